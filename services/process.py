@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Literal, NoReturn
 
 import uvloop
@@ -51,13 +52,14 @@ def run_service(
     """
     configure_logging(name, level=settings.log_level, json=settings.log_json)
     note_build(name)
-    serve_metrics(settings.metrics_host, settings.metrics_port)
+    close_metrics = serve_metrics(settings.metrics_host, settings.metrics_port)
     if settings.lifeline_fd is not None:
         continue_at_parents_end()
         threading.Thread(target=_watch_lifeline, args=(settings.lifeline_fd,), daemon=True, name="lifeline").start()
     try:
         with tracing(name, settings.trace_path, trace_points):
-            uvloop.run(_main(main, on_retire, LoopWatchdog(settings.loop_stall_timeout_s)))
+            retire = None if on_retire is None else partial(_retire, close_metrics, on_retire)
+            uvloop.run(_main(main, retire, LoopWatchdog(settings.loop_stall_timeout_s)))
     except TetradError as error:
         sys.stderr.write(f"tetrad {name}: {error.message}\n")
         sys.exit(exit_code_of(error))
@@ -91,6 +93,12 @@ async def _main(
         os._exit(0)
     finally:
         watchdog.stop()
+
+
+def _retire(close_metrics: Callable[[], None], on_retire: Callable[[], None]) -> None:
+    """Leave the port of the metrics to the successor, and end when all work is done."""
+    close_metrics()
+    on_retire()
 
 
 class _Shutdown(asyncio.Event):

@@ -79,11 +79,11 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
         return pb.ResetPrefixCacheResponse(success=True)
 
     async def Pause(self, request: pb.PauseRequest, context: grpc.aio.ServicerContext) -> pb.PauseResponse:
-        """Pause the engine."""
+        """Pause the engine, and answer when it computes nothing more."""
         self._engine.orders.pause(**_mode_of(request.mode))
-        if request.clear_cache:
-            self._engine.reset_prefix_cache()
         await self._keep_pause()
+        if await self._engine.until_held() and request.clear_cache:
+            self._engine.reset_prefix_cache(preempt_running=True)
         return pb.PauseResponse()
 
     async def Resume(self, request: pb.ResumeRequest, context: grpc.aio.ServicerContext) -> pb.ResumeResponse:
@@ -99,6 +99,8 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
         level = request.level if request.HasField("level") else 1
         await self._engine.orders.sleep(level, **_mode_of(request.mode))
         await self._keep_pause()
+        if level == 0:
+            await self._engine.until_held()
         return pb.EngineCoreAdminServiceSleepResponse()
 
     async def WakeUp(

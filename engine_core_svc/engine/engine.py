@@ -318,6 +318,20 @@ class Engine:
         self._wake()
         return done
 
+    async def until_held(self) -> bool:
+        """Wait until an operator's pause holds all requests; return False if the pause is over before.
+
+        A pause that freezes requests holds them at once; one that lets running requests finish holds them afterwards.
+        """
+        changed = self.observers.observe()
+        try:
+            while self.orders.is_paused and not self.orders.is_frozen and self.scheduler.running:
+                changed.clear()
+                await changed.wait()
+        finally:
+            self.observers.unobserve(changed)
+        return self.orders.is_paused
+
     # --- drain and close --------------------------------------------------------------------------------------------
 
     async def drain(self) -> None:

@@ -55,7 +55,8 @@ class EndText:
 
     def __init__(self, ids: Sequence[int], vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        self._text, self._before_last = vocabulary.bytes_of(ids), vocabulary.bytes_of(ids[:-1])
+        # SentencePiece writes a space before each text that it encodes, also before a mark.
+        self._text, self._before_last = (vocabulary.bytes_of(each).lstrip(b" ") for each in (ids, ids[:-1]))
         self._recent = b""
         self._any = vocabulary.all_but(vocabulary.eos_token_ids)
         self._completing = self._any & ~vocabulary.longer_than(self._text[len(self._before_last) :])

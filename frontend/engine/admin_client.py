@@ -104,10 +104,11 @@ class EngineAdminClient:
         """Stop scheduling; later requests wait for `resume`.
 
         Args:
-            mode: "abort" ends all requests, "wait" lets running ones finish, "keep" freezes them.
-            clear_cache: also clear the prefix cache of each engine core whose requests hold no blocks.
+            mode: "abort" ends all requests, "wait" lets running ones finish and waits for them, "keep" freezes them.
+            clear_cache: also clear the prefix cache; frozen requests are computed again.
         """
-        await self._ask_all("Pause", engine_core_pb2.PauseRequest(mode=_MODES[mode], clear_cache=clear_cache))
+        request = engine_core_pb2.PauseRequest(mode=_MODES[mode], clear_cache=clear_cache)
+        await self._ask_all("Pause", request, timeout_s=_SLEEP_TIMEOUT_S if mode == "wait" else _TIMEOUT_S)
 
     async def resume(self) -> None:
         """Undo `pause`."""

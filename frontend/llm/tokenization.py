@@ -41,6 +41,7 @@ class ChatOptions(TypedDict, total=False):
         mm_processor_kwargs: settings of the model's media processor.
         cache_salt: separates the names that clients give to images.
         keep_parts: keep contents as lists of text parts, for templates that read such lists; else the parts are joined.
+        is_truncated: the prompt will be truncated, so that it may be longer than the context.
     """
 
     tools: Sequence[dict[str, Any]] | None
@@ -53,6 +54,7 @@ class ChatOptions(TypedDict, total=False):
     mm_processor_kwargs: dict[str, Any] | None
     cache_salt: str
     keep_parts: bool
+    is_truncated: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +171,12 @@ class Texts:
         if given.pop("keep_parts", False):
             plain = in_parts(messages, plain)
         size = num_chars([plain, *(given.get(name) for name in ("tools", "documents", "chat_template_kwargs"))])
-        self._model.limits.check_num_chars(size, field="messages")
+        is_truncated = given.pop("is_truncated", False)
+        if not is_truncated:
+            self._model.limits.check_num_chars(size, field="messages")
         salt = given.pop("cache_salt", "")
-        arguments = {"messages": plain, **given, "max_prompt_chars": self._model.limits.max_prompt_chars}
+        most = None if is_truncated else self._model.limits.max_prompt_chars
+        arguments = {"messages": plain, **given, "max_prompt_chars": most}
         return _Chat(arguments, media, salt, size)
 
     async def _rendered(self, chat: _Chat) -> TokensPrompt:

@@ -5,6 +5,7 @@ Every redirect is checked like a client's URL. No cookies, credentials or proxie
 """
 
 import asyncio
+import os
 import socket
 import ssl
 from collections.abc import Sequence
@@ -184,7 +185,8 @@ def _failed(target: SplitResult, where: str, reason: str) -> InvalidRequest:
 def _reason(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
         return error.reason or "TLS"
-    return error.strerror or type(error).__name__
+    # asyncio's own texts name the address.
+    return os.strerror(error.errno) if error.errno else type(error).__name__
 
 
 @cache

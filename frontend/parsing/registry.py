@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 from tetrad.frontend.parsing.elements.interface import ReasoningFormat, ToolFormat
 from tetrad.frontend.parsing.reasoning.gpt_oss import GPT_OSS
 from tetrad.frontend.parsing.reasoning.granite import GRANITE
-from tetrad.frontend.parsing.reasoning.think import DEEPSEEK_R1, GLM45, KIMI_K2, QWEN3, THINK
+from tetrad.frontend.parsing.reasoning.think import DEEPSEEK_R1, GLM45, KIMI_K2, QWEN3, SEED_OSS, THINK
 from tetrad.frontend.parsing.tools.deepseek import DeepSeekV3Format, DeepSeekV31Format
 from tetrad.frontend.parsing.tools.glm45 import Glm45Format
 from tetrad.frontend.parsing.tools.granite import GraniteFormat
@@ -17,7 +17,7 @@ from tetrad.frontend.parsing.tools.mistral import MistralFormat
 from tetrad.frontend.parsing.tools.openai import OpenAIFormat
 from tetrad.frontend.parsing.tools.phi4 import Phi4Format
 from tetrad.frontend.parsing.tools.pythonic import Lfm2Format, Llama4PythonicFormat, PythonicFormat
-from tetrad.frontend.parsing.tools.qwen3_coder import Qwen3CoderFormat, Qwen3XmlFormat
+from tetrad.frontend.parsing.tools.qwen3_coder import Qwen3CoderFormat, Qwen3XmlFormat, SeedOssFormat
 from tetrad.services.errors import InvalidRequest
 
 
@@ -43,11 +43,12 @@ TOOL_FORMATS: tuple[ToolFormat, ...] = (
     Phi4Format(),
     GraniteFormat(),
     Glm45Format(),
+    SeedOssFormat(),
     Qwen3CoderFormat(),
     Qwen3XmlFormat(),
     HermesFormat(),
 )
-REASONING_FORMATS: tuple[ReasoningFormat, ...] = (GPT_OSS, GRANITE, DEEPSEEK_R1, GLM45, KIMI_K2, QWEN3, THINK)
+REASONING_FORMATS: tuple[ReasoningFormat, ...] = (GPT_OSS, GRANITE, DEEPSEEK_R1, GLM45, KIMI_K2, QWEN3, SEED_OSS, THINK)
 
 
 def choose_format(formats: Sequence[Format], name: str, chat_template: str) -> Format | None:

@@ -2,15 +2,16 @@
 
 Small calls share messages (client_batches.py). Calls have no side effects, so a broken call is repeated at once on another
 replica, and a slow light call is sent to a second one; a heavy call is not, since it would occupy two tokenizers with the same
-work. Failed calls are repeated until `recovery_timeout_s` is over. A text may crash tokenizers: calls during which two were
-lost are repeated one at a time, and a call during which three were lost fails.
+work. Failed calls are repeated until `recovery_timeout_s` is over. That time does not count for images while their tokenizer is
+alive: many others may wait before them. A text may crash tokenizers: calls during which two were lost are repeated one at a
+time, and a call during which three were lost fails.
 """
 
 import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -25,7 +26,7 @@ from tetrad.services.message_size import too_large
 from tetrad.services.request_context import current_context
 from tetrad.services.rpc.channel import is_call_closed
 from tetrad.services.rpc.status import from_rpc_error, has_details
-from tetrad.services.timers.running_time import running_timeout
+from tetrad.services.timers.running_time import RunningLimit, running_timeout
 from tetrad.v1 import tokenizer_pb2
 
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
@@ -35,6 +36,7 @@ _REFUSED = object()
 _LOSSES_TO_BE_ALONE, _MOST_LOSSES = 2, 3
 _CONTENTS = {"Encode": "Text to tokenize", "Decode": "A list of token ids", "RenderChat": "The conversation, with its tools,"}
 _CONTENTS_WITH_MEDIA = {"Encode": "The text, with its images,", "RenderChat": "The conversation, with its images,"}
+_CHECKS_IN_TIMEOUT = 4
 _MOST_LIGHT_BYTES = 64 << 10
 """Size of the largest light call. Its texts are encoded in less than 0.1 s."""
 
@@ -87,12 +89,12 @@ class TokenizerCalls:
         lost: set[Connection] = set()
         started = time.perf_counter()
         try:
-            async with running_timeout(self._timeout_s):
+            async with running_timeout(self._timeout_s) as limit:
                 answer = await self._batches[method].ask(request, lost) if goes_together(request) else None
                 while answer is None:
                     async with self._suspects if len(lost) >= _LOSSES_TO_BE_ALONE else contextlib.nullcontext():
                         await self._replicas.wait_usable()
-                        answer = await self._first_answer(method, request, lost, affinity)
+                        answer = await self._first_answer(method, request, lost, affinity, limit)
                     if answer is None:
                         await backoff.wait()
                     if harmless:
@@ -107,7 +109,14 @@ class TokenizerCalls:
         request.id = next(self._batch_ids)
         return await self._first_answer("Batch", request, lost)
 
-    async def _first_answer(self, method: str, request: object, lost: set[Connection], affinity: bytes = b"") -> Any:
+    async def _first_answer(
+        self,
+        method: str,
+        request: object,
+        lost: set[Connection],
+        affinity: bytes = b"",
+        limit: RunningLimit | None = None,
+    ) -> Any:
         """Call one replica after the other: the next if one is lost, or slow with a light call; return the first answer.
 
         None: no replica answers now.
@@ -117,6 +126,7 @@ class TokenizerCalls:
             request: argument of the method.
             lost: receives the connections that broke during this call.
             affinity: see `answer`.
+            limit: the time of the call; it is restarted while a tokenizer that preprocesses its images is alive.
 
         Raises:
             PoisonousRequest: too many connections broke.
@@ -131,7 +141,10 @@ class TokenizerCalls:
                 found = next((each for each in self._connections(affinity) if each not in tried), None)
                 if found is not None:
                     tried.add(found)
-                    asked[asyncio.create_task(ask(found[0], method, request))] = found
+                    answering = ask(found[0], method, request)
+                    if limit is not None and has_media(request):
+                        answering = self._while_alive(found[0], answering, limit)
+                    asked[asyncio.create_task(answering)] = found
                 if not asked:
                     if missing is not None:
                         raise missing
@@ -161,6 +174,15 @@ class TokenizerCalls:
             if asked:
                 await asyncio.gather(*asked, return_exceptions=True)
 
+    async def _while_alive(self, replica: Replica, answering: Coroutine[Any, Any, Any], limit: RunningLimit) -> Any:
+        """Return a replica's answer; meanwhile restart the limit of the call whenever the replica answers another call."""
+        watch = asyncio.create_task(_watch(replica, limit, self._timeout_s / _CHECKS_IN_TIMEOUT))
+        try:
+            return await answering
+        finally:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+
     def _connections(self, affinity: bytes) -> list[Connection]:
         return [(replica, replica.num_connections) for replica in self._replicas.in_order(affinity)]
 
@@ -170,6 +192,15 @@ def _is_light(request: Any) -> bool:
     calls = (tokenizer_pb2.EncodeRequest, tokenizer_pb2.RenderChatRequest)
     has_template = isinstance(request, calls) and request.HasField("chat_template")
     return not has_template and not has_media(request) and request.ByteSize() <= _MOST_LIGHT_BYTES
+
+
+async def _watch(replica: Replica, limit: RunningLimit, interval_s: float) -> None:
+    """Ask a replica for its facts again and again, and restart the limit with each answer."""
+    while True:
+        await asyncio.sleep(interval_s)
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            await replica.link.get_info(timeout_s=interval_s)
+            limit.restart()
 
 
 def _note_loss(connection: Connection, lost: set[Connection]) -> None:

@@ -44,6 +44,8 @@ TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50
 """Upper limits of the buckets for numbers of tokens, as in vLLM."""
 REQUESTS_OF_A_STEP = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
+_RETRY_S = 1.0
+"""Seconds between two attempts to open a port that is in use."""
 _SERVED = CollectorRegistry()
 _BUILD = Gauge(
     "tetrad:build_info",
@@ -160,6 +162,8 @@ class _Handler(BaseHTTPRequestHandler):
 class _Server(ThreadingHTTPServer):
     """Serves the metrics at an address of IPv4 or IPv6."""
 
+    timeout = 0.5  # seconds after which the thread checks whether the port is closed
+
     def __init__(self, host: str, port: int) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), _Handler)
@@ -171,16 +175,31 @@ class _Server(ThreadingHTTPServer):
             log.error("metrics.scrape_failed", exc_info=error)
 
 
-def serve_metrics(host: str, port: int | None) -> None:
-    """Serve /metrics on `host`:`port` from a thread that sleeps between scrapes; None: do nothing.
+def serve_metrics(host: str, port: int | None) -> Callable[[], None]:
+    """Serve /metrics on `host`:`port` from a thread, and return the function that closes the port; None: do nothing.
 
-    A port in use is logged and is not fatal: metrics must not end a service.
+    A port in use is logged and is not fatal: metrics must not end a service. It is tried again until it is free, since a
+    frontend begins while the one before it still runs.
     """
-    if port is None:
-        return
-    try:
-        server = _Server(host, port)
-    except OSError as error:
-        log.error("metrics.not_served", host=host, port=port, error=str(error))
-        return
-    threading.Thread(target=server.serve_forever, daemon=True, name="metrics").start()
+    closed = threading.Event()
+    if port is not None:
+        try:
+            server = _Server(host, port)
+        except OSError as error:
+            log.error("metrics.not_served", host=host, port=port, error=str(error))
+            server = None
+        threading.Thread(target=_serve, args=(host, port, server, closed), daemon=True, name="metrics").start()
+    return closed.set
+
+
+def _serve(host: str, port: int, server: _Server | None, closed: threading.Event) -> None:
+    """Answer scrapes until the port is closed."""
+    while server is None:
+        if closed.wait(_RETRY_S):
+            return
+        with contextlib.suppress(OSError):
+            server = _Server(host, port)
+            log.info("metrics.served", host=host, port=port)
+    with server:
+        while not closed.is_set():
+            server.handle_request()

@@ -8,6 +8,7 @@ Used for timeouts of peers and children; a client's deadline counts ordinary tim
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 NUM_SLICES = 10
 
@@ -41,17 +42,45 @@ class RunningTimer:
             self._callback()
 
 
+class RunningLimit:
+    """The limit of the time of some work; see `running_timeout`.
+
+    Args:
+        delay_s: the limit, in seconds.
+        limit: ends the work.
+    """
+
+    __slots__ = ("_delay_s", "_expire", "_timer")
+
+    def __init__(self, delay_s: float, limit: asyncio.Timeout) -> None:
+        self._delay_s = delay_s
+        self._expire = partial(_expire, limit)  # no method: the object and its timer would be a cycle
+        self._timer = RunningTimer(delay_s, self._expire)
+
+    def restart(self) -> None:
+        """Let the time begin now."""
+        self._timer.cancel()
+        self._timer = RunningTimer(self._delay_s, self._expire)
+
+    def cancel(self) -> None:
+        """End the limit: it does not end the work any more."""
+        self._timer.cancel()
+
+
+def _expire(limit: asyncio.Timeout) -> None:
+    limit.reschedule(asyncio.get_running_loop().time())
+
+
 @contextlib.asynccontextmanager
-async def running_timeout(delay_s: float) -> AsyncIterator[None]:
+async def running_timeout(delay_s: float) -> AsyncIterator[RunningLimit]:
     """Limit the time of the work inside, as `asyncio.timeout(delay_s)` does, in running time.
 
     Raises:
         TimeoutError: the work inside took longer, and was cancelled.
     """
     async with asyncio.timeout(None) as limit:
-        loop = asyncio.get_running_loop()
-        timer = RunningTimer(delay_s, lambda: limit.reschedule(loop.time()))
+        running = RunningLimit(delay_s, limit)
         try:
-            yield
+            yield running
         finally:
-            timer.cancel()
+            running.cancel()

@@ -30,6 +30,7 @@ class Stack:
     server: Server
     directory: Path
     prompt: list[int]
+    token_strs: list[str]
     text: str
 
     def ask(self, path: str, **body: object) -> httpx.Response:
@@ -45,12 +46,13 @@ def stack(tmp_path_factory, start_module_server) -> Stack:
     content = [{"type": "text", "text": TEXT}, {"type": "image"}]
     prepared = reference.prepare([{"role": "user", "content": content}], [PICTURE])
     token_ids = reference.generate(prepared, NUM_TOKENS).token_ids
-    text = reference.processor.tokenizer.decode(token_ids, skip_special_tokens=True)
+    tokenizer = reference.processor.tokenizer
+    text = tokenizer.decode(token_ids, skip_special_tokens=True)
     flags = ["--device", "cpu", "--threads", "1", "--max-model-len", "512", "--num-gpu-blocks-override", "200"]
     flags += ["--served-model-name", "default", "--allowed-local-media-path", str(directory)]
     flags += ["--allowed-media-domains", "localhost"]
     server = start_module_server(str(directory), *flags)
-    return Stack(server, directory, prepared.token_ids, text)
+    return Stack(server, directory, prepared.token_ids, tokenizer.convert_ids_to_tokens(prepared.token_ids), text)
 
 
 def data_url() -> str:
@@ -73,6 +75,12 @@ def test_chat_completions_as_the_page_shows_them(stack, monkeypatch):
 
     assert answer["choices"][0]["message"]["content"] == stack.text
     assert answer["usage"]["prompt_tokens"] == len(stack.prompt)
+
+
+def test_tokenize_names_each_token_of_an_image(stack):
+    found = stack.ask("/tokenize", messages=chat_body(data_url())["messages"], return_token_strs=True).json()
+
+    assert (found["tokens"], found["token_strs"]) == (stack.prompt, stack.token_strs)
 
 
 def test_a_local_file_below_the_operator_s_directory(stack):

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.e2e.adapted_stack import kill, restartable, served, steps_pass
+from tests.lora_files import merged, save_lora
 from tests.pictures import picture
 from tests.vision_files import save_vision_model
 from tests.vision_kinds import KINDS
@@ -183,6 +184,26 @@ async def test_lost_service_changes_no_token(killed, case_of):
         answers = await running
     first = [Answer(each.prompt, each.token_ids[:NUM_TOKENS], each.logprobs[:NUM_TOKENS]) for each in answers]
     check(first, case)
+
+
+@pytest.mark.parametrize("kind", MARKED)
+async def test_adapters_see_images(kind, tmp_path):
+    """An adapter as PEFT names it for the whole model has the tokens of the merged model, beside requests without it."""
+    save_vision_model(tmp_path / "model", kind)
+    reference = VisionReference(tmp_path / "model")
+    plain = expected(reference, CHATS[0])
+    modules = "(language_model|text_model).*(q_proj|v_proj|o_proj)"
+    adapter = save_lora(tmp_path / "adapter", reference.model, modules)
+    reference.model = merged(reference.model, adapter)
+    adapted = expected(reference, CHATS[0])
+    options = {"max_model_len": 512, "enable_lora": True, "frontend": {"lora_modules": (f"adapter={adapter}",)}}
+
+    async with served(tmp_path / "model", f"adapter-{kind}", **options) as llm, client_of(llm) as http:
+        names = [{}, {"model": "adapter"}] * 2
+        answers = await asyncio.gather(*(chat(http, CHATS[0], **name) for name in names))
+
+    check(answers, Case(tmp_path, [plain, adapted] * 2))
+    assert adapted.logprobs != pytest.approx(plain.logprobs, abs=0.01)
 
 
 async def test_images_under_names(case_of):

@@ -29,8 +29,8 @@ class AsyncOperations:
         """Stop scheduling; later requests wait for `resume_generation`.
 
         Args:
-            mode: "abort" ends all requests, "wait" lets running ones finish, "keep" freezes them.
-            clear_cache: also clear the prefix cache.
+            mode: "abort" ends all requests, "wait" lets running ones finish and waits for them, "keep" freezes them.
+            clear_cache: also clear the prefix cache; frozen requests are computed again.
         """
         await (await self.start()).engine_admin.pause(mode, clear_cache=clear_cache)
 

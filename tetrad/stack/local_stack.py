@@ -98,6 +98,8 @@ class LocalStack:
         # which takes longest, starts first.
         groups = [frontends, engine_cores, [*workers, *tokenizers]]
         self.service_names = tuple(child.name for child in (*workers, *engine_cores, *tokenizers, *frontends))
+        others = [child.name for child in (*engine_cores, *tokenizers, *frontends)]
+        self._restart_order = [*self._children.worker_groups(), *([name] for name in others)]
         self._on_state = on_state
         self._supervisor = Supervisor(groups, policy=policy, on_state=self._note_state, stop_timeout_s=_STOP_TIMEOUT_S)
         self._lost_sockets = LostSockets(self._private, self._supervisor.without_sockets, self._restart_all)
@@ -129,6 +131,7 @@ class LocalStack:
     async def restart(self, *names: str, timeout_s: float) -> None:
         """Restart services one after the other, each when the one before accepts requests again; no request is lost.
 
+        Workers that compute one model together restart together: those of two releases could not meet.
         A new frontend is ready before the old one retires: the old one accepts no new requests and ends when its own requests
         are finished, possibly after the end of this call.
 
@@ -150,17 +153,17 @@ class LocalStack:
 
     async def _restart_all(self, names: Sequence[str]) -> None:
         async with self._restarting:
-            for name in self.service_names:
-                if name in names:
-                    await self._restart(name)
+            for group in self._restart_order:
+                if chosen := [name for name in group if name in names]:
+                    await self._restart(chosen)
 
-    async def _restart(self, name: str) -> None:
-        if kind_of(name) == "frontend":
+    async def _restart(self, names: Sequence[str]) -> None:
+        if kind_of(names[0]) == "frontend":
             # A retiring frontend then drains like a stopped one.
             timeout_s = self._settings.frontend.retire_timeout_s + self._children.frontend_stop_timeout_s + _RETIRE_MARGIN_S
-            await self._supervisor.replace(self._children.frontend(number_of(name)), retire_timeout_s=timeout_s)
+            await self._supervisor.replace(self._children.frontend(number_of(names[0])), retire_timeout_s=timeout_s)
         else:
-            await self._supervisor.restart(name)
+            await self._supervisor.restart(*names)
 
     def pids(self) -> dict[str, int]:
         """Return the process ids of the services that run."""

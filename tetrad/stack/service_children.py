@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
@@ -15,6 +16,7 @@ from typing import TypeVar
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.further_models import FurtherModel
 from tetrad.readiness import HealthTarget
+from tetrad.services.errors import InvalidRequest
 from tetrad.services.rpc.grpc_pollers import GRPC_POLLERS
 from tetrad.services.settings import ServiceSettings, child_environment, replaced
 from tetrad.stack.child import Child
@@ -39,6 +41,7 @@ _SERVICE_END_S = 1.1
 # An engine core returns its unfinished requests at once: frontends send them to the next engine core, which continues where
 # this one stopped. Waiting for them would delay all others, because no new requests are accepted meanwhile.
 _ENGINE_CORE_DRAIN_S = 0.0
+_MAX_PORT = 65535
 _NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 S = TypeVar("S", bound=ServiceSettings)
@@ -64,7 +67,8 @@ class ServiceChildren:
         adapt_child: returns the final description of each child; None: the planned one.
 
     Raises:
-        InvalidRequest: there are fewer GPUs than workers that need one.
+        InvalidRequest: there are fewer GPUs than workers that need one. Its methods raise it if two services would have one
+            metrics port.
     """
 
     def __init__(
@@ -85,14 +89,16 @@ class ServiceChildren:
         self._models = list(zip(settings.models, places, strict=True))
         num_workers = sum(model.data_parallel_size * model.num_ranks for model in settings.models)
         self._placement = Placement(settings.worker, num_workers)
+        self._metrics_ports: dict[tuple[str, int], str] = {}
         self._num_frontends = 0
 
     @property
     def frontend_settings(self) -> FrontendSettings:
-        """The settings with which a frontend finds this stack."""
-        first = self._places[0]
+        """The settings with which a frontend finds this stack, with its public ports if there are any."""
+        first, ports = self._places[0], self._ports
         return replaced(
             self._settings.frontend,
+            **({} if ports is None else {"port": ports.port, "grpc_port": ports.grpc_port}),
             tokenizer_targets=first.tokenizer_targets,
             engine_targets=first.engine_targets,
             engine_admin_targets=first.engine_admin_targets,
@@ -125,14 +131,13 @@ class ServiceChildren:
         is_alone = self._settings.api_server_count == 1
         settings = replaced(
             self.frontend_settings,
-            port=ports.port,
-            grpc_port=ports.grpc_port,
             http_fd=ports.http_fd,
             private_listen=f"unix:{self._directory}/{socket}.sock",
             drain_timeout_s=self._frontend_drain_s,
             peers_dir=None if is_alone else self._directory / "frontends",
         )
-        child = self._child(numbered("frontend", number), "frontend", _with_own_port(settings, number), ports.http_fd)
+        name = numbered("frontend", number)
+        child = self._child(name, "frontend", self._with_own_port(name, settings, number), ports.http_fd)
         return replace(child, stop_timeout_s=self.frontend_stop_timeout_s)
 
     def engine_cores(self) -> list[Child]:
@@ -153,7 +158,8 @@ class ServiceChildren:
                 drain_timeout_s=_drain_s(model.engine_core, _ENGINE_CORE_DRAIN_S),
             )
         )
-        return self._child(place.name, "engine_core_svc", _with_own_port(settings, place.number))
+        settings = self._with_own_port(place.name, settings, place.number)
+        return self._child(place.name, "engine_core_svc", settings)
 
     def workers(self) -> list[Child]:
         """Return the workers of every engine core."""
@@ -163,6 +169,17 @@ class ServiceChildren:
             for each in at.engines
             for rank in range(each.num_workers)
         ]
+
+    def worker_groups(self) -> list[list[str]]:
+        """Return the names of the workers that need one release and one model, and therefore restart together.
+
+        They are the ranks of an engine core, or of all engine cores of a model that share its experts.
+        """
+        groups = []
+        for model, at in self._models:
+            of_engines = [each.worker_names for each in at.engines]
+            groups += [list(chain.from_iterable(of_engines))] if model.shares_experts else of_engines
+        return groups
 
     def _worker(self, model: StackSettings, at: ModelPlace, place: EnginePlace, rank: int) -> Child:
         number = place.worker_numbers[rank]
@@ -180,7 +197,8 @@ class ServiceChildren:
         variables = self._placement.environment(number)
         if model.worker.logits_processors:
             variables = {**variables, **_module_paths()}
-        return self._child(place.worker_names[rank], "worker_svc", _with_own_port(settings, number), variables=variables)
+        name = place.worker_names[rank]
+        return self._child(name, "worker_svc", self._with_own_port(name, settings, number), variables=variables)
 
     def tokenizers(self) -> list[Child]:
         """Return the tokenizers of every model."""
@@ -189,9 +207,23 @@ class ServiceChildren:
     def _tokenizers(self, model: StackSettings, at: ModelPlace) -> list[Child]:
         drained = replaced(model.tokenizer, drain_timeout_s=_drain_s(model.tokenizer, _SERVICE_DRAIN_S))
         return [
-            self._child(name, "tokenizer_svc", _with_own_port(replaced(drained, listen=target), number))
+            self._child(name, "tokenizer_svc", self._with_own_port(name, replaced(drained, listen=target), number))
             for number, name, target in zip(at.tokenizers, at.tokenizer_names, at.tokenizer_targets, strict=True)
         ]
+
+    def _with_own_port(self, name: str, settings: S, number: int) -> S:
+        """Return the settings of service `number` of a kind, from 0, with its own metrics port; 0, any port, stays 0."""
+        first = settings.metrics_port
+        if not first:
+            return settings
+        port = first + number
+        if port > _MAX_PORT:
+            text = f"metrics_port {first} leaves no port for {name}, which would have {port}; the largest is {_MAX_PORT}."
+            raise InvalidRequest(text, field="metrics_port")
+        if (other := self._metrics_ports.setdefault((settings.metrics_host, port), name)) != name:
+            text = f"metrics_port {first}: port {port} would be that of {other} and of {name}; choose ports further apart."
+            raise InvalidRequest(text, field="metrics_port")
+        return replaced(settings, metrics_port=port)
 
     def _child(
         self,
@@ -216,6 +248,7 @@ class ServiceChildren:
             on_line=self._log.of(name),
             render=render,
             stop_timeout_s=None if ending_s <= _SERVICE_DRAIN_S else ending_s + _SERVICE_END_S,
+            is_led=kind_of(name) == "worker",  # by its engine core, which may sleep
         )
         return self._adapt_child(child)
 
@@ -234,12 +267,6 @@ def _further_model(settings: StackSettings, place: ModelPlace) -> FurtherModel:
 
 def _drain_s(settings: ServiceSettings, unless_chosen: float) -> float:
     return settings.drain_timeout_s if "drain_timeout_s" in settings.model_fields_set else unless_chosen
-
-
-def _with_own_port(settings: S, number: int) -> S:
-    """Return the settings of service `number` of a kind, counted from 0, with its own metrics port; 0 (any port) stays 0."""
-    first = settings.metrics_port
-    return replaced(settings, metrics_port=first + number) if first else settings
 
 
 def _as_they_are(name: str, settings: ServiceSettings) -> ServiceSettings:  # noqa: ARG001 - the shape of Adapt

@@ -56,9 +56,9 @@ class Supervisor:
         if self._failure is not None:
             await asyncio.shield(self._failure)
 
-    async def restart(self, name: str) -> None:
-        """End a child and start it again; return when it accepts requests. Raises the errors of `wait_ready`."""
-        await self._unless_failed(self._current(name).restart())
+    async def restart(self, *names: str) -> None:
+        """End children together and start them again; return when they accept requests. Raises the errors of `wait_ready`."""
+        await self._unless_failed(_restart([self._current(name) for name in names]))
 
     async def replace(self, successor: Child, *, retire_timeout_s: float) -> None:
         """Start a successor beside the child of the same name; when it is ready, let the old child finish its requests and end.
@@ -155,6 +155,10 @@ class Supervisor:
             await (failing if failing.done() else working)
         finally:
             await cancel(working, failing)
+
+
+async def _restart(children: Sequence[SupervisedChild]) -> None:
+    await asyncio.gather(*(child.restart() for child in children))
 
 
 def _ignore_state(name: str, state: ChildState, why: str) -> None:

@@ -23,9 +23,14 @@ _PREFIX = "tokenizer.ggml."
 _NO_TOKEN = 2**32 - 1
 _MAX_MERGED_CHARS = 512
 _ENDS_OF_TURNS = frozenset(
-    {"<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|call|>", "[EOT]", "<end_of_utterance>"}
+    (
+        *("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|call|>", "[EOT]", "<end_of_utterance>"),
+        "<|observation|>",  # of GLM-4, whose calls end with the mark of their result
+    )
 )
 """Tokens that end a turn in chat templates. Many files give only the id that ends a text; llama.cpp looks for these, too."""
+_PHI3, _PHI3_KEEPS_SPACE = "phi3", frozenset({"<unk>", "<s>", "<|endoftext|>"})
+"""Phi-3's special tokens, except these, take the white space after them, as in transformers. GGUF has no field for it."""
 _END_OF_MESSAGE, _END_OF_CALL = "<|end|>", "<|call|>"
 """In gpt-oss, which has the second token, the first one ends a message, and the turn goes on."""
 _SAMPLING = {
@@ -149,6 +154,10 @@ class _Fields:
         kinds = zip(self.tokens, self.token_types, strict=True)
         return [token_id for token_id, (text, kind) in enumerate(kinds) if text in written and kind != _NORMAL]
 
+    def takes_space(self, token: str) -> bool:
+        """Return whether a special token takes the white space after it."""
+        return self._architecture() == _PHI3 and self.text("model") == "llama" and token not in _PHI3_KEEPS_SPACE
+
     def _architecture(self) -> str:
         return str(self._metadata.get("general.architecture", ""))
 
@@ -221,9 +230,9 @@ def _add_tokens(rust: RustTokenizer, fields: _Fields) -> None:
     special, plain = [], []
     for token, kind in zip(fields.tokens, fields.token_types, strict=True):
         if kind in (_CONTROL, _UNKNOWN):
-            special.append(AddedToken(token, normalized=False, special=True))
+            special.append(AddedToken(token, normalized=False, special=True, rstrip=fields.takes_space(token)))
         elif kind == _USER_DEFINED:
-            plain.append(AddedToken(token, normalized=False, special=False))
+            plain.append(AddedToken(token, normalized=False, special=False, rstrip=fields.takes_space(token)))
     rust.add_special_tokens(special)
     rust.add_tokens(plain)
 

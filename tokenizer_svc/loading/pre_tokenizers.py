@@ -35,6 +35,7 @@ _PATTERNS: dict[str, str] = {
     **dict.fromkeys(("gpt-4o", "llama4"), _GPT4O),
     "tekken": _TEKKEN,
     "qwen35": _QWEN35,
+    "seed-coder": _QWEN2.replace(r"[^\s\p{L}\p{N}]+[\r\n]*", r"[^\s\p{L}\p{N}]+"),
     "bloom": r" ?[^\s(|).,!?\x{2026}\x{3002}\x{FF0C}\x{3001}\x{964}\x{6D4}\x{60C}]+",
 }
 _SEQUENCES: dict[str, tuple[str, ...]] = {

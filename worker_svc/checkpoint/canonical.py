@@ -4,7 +4,7 @@ See model_facts/tensor_names.py.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -17,6 +17,7 @@ from tetrad.worker_svc.checkpoint.wrapped import WrappedSource
 from tetrad.worker_svc.model_facts.tensor_names import Rows, Stored, TensorNames
 
 _IN_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
+_MODEL, _HEAD = "model.", "lm_head"
 _EXPERT = re.compile(r"(?<=\.experts\.)\d+(?=\.)")
 
 
@@ -149,7 +150,18 @@ def stored_names(names: TensorNames, name: str) -> Iterator[tuple[Stored | None,
         own = stored.name
     is_whole = found is None and stored is None
     for prefix in ("",) if is_whole else names.prefixes:
-        yield stored, f"{prefix}{own}"
+        yield from ((stored, each) for each in _in_larger_model(names, f"{prefix}{own}"))
+    if name == _HEAD != own:  # GPT-NeoX's files have another name than transformers' model
+        yield stored, name
+
+
+def _in_larger_model(names: TensorNames, module: str) -> Iterable[str]:
+    """Return the possible names of a text model's module in a model that reads images; in one of text alone, its name."""
+    if names.text_parts and module.startswith(_MODEL):
+        return [f"{part.model}{module.removeprefix(_MODEL)}" for part in names.text_parts]
+    if names.text_parts and module == _HEAD:
+        return dict.fromkeys(part.head.removesuffix(".") for part in names.text_parts)
+    return [module]
 
 
 def canonical_rows(tensor: torch.Tensor, name: str, stored: Stored) -> torch.Tensor:

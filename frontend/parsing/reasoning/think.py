@@ -10,7 +10,7 @@ from tetrad.frontend.parsing.elements.markers import Markers
 from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
 from tetrad.frontend.parsing.reasoning.writer import ReasoningParser, ReasoningWriter
 
-_START, _END = "<think>", "</think>"
+_MARKS = Marks("<think>", "</think>")
 # Marks of templates at the start of the assistant's turn.
 _TURN_MARKS = (
     "<|im_start|>assistant",
@@ -21,6 +21,7 @@ _TURN_MARKS = (
     "<|start_of_role|>assistant<|end_of_role|>",
     "<start_of_turn>model",
     "[/INST]",
+    "<seed:bos>assistant",
 )
 
 
@@ -33,9 +34,8 @@ class ThinkFormat:
         always: whether the model reasons even if neither the prompt nor the output has a start mark.
         ended_by: further marks that end the reasoning, and belong to the following text.
         keeps_special_tokens: whether the marks are special tokens of the model's tokenizer.
+        marks: the marks of the reasoning.
     """
-
-    thinking = preamble = Marks(_START, _END)
 
     def __init__(
         self,
@@ -44,13 +44,15 @@ class ThinkFormat:
         always: bool = False,
         ended_by: tuple[str, ...] = (),
         keeps_special_tokens: bool = False,
+        marks: Marks = _MARKS,
     ) -> None:
         self.name = name
+        self.thinking = self.preamble = marks
         self.keeps_special_tokens = keeps_special_tokens
-        self._template_marks = (*template_marks, _END)
+        self._template_marks = (*template_marks, marks.end)
         self._always = always
-        self._end = Markers(_END)
-        self._ends = Markers(_END, *ended_by)
+        self._end = Markers(marks.end)
+        self._ends = Markers(marks.end, *ended_by)
 
     def recognises(self, chat_template: str) -> bool:
         """Return whether a model with this template reasons in this format."""
@@ -58,12 +60,11 @@ class ThinkFormat:
 
     def is_over(self, prompt: str) -> bool:
         """Return whether the prompt has closed the reasoning, or has started the answer without reasoning."""
-        opening = _opening(prompt)
-        return not _is_open(opening) and bool(opening.strip())
+        return not self._opens(prompt) and bool(self._opening(prompt).strip())
 
     def is_open(self, prompt: str) -> bool:
         """Return whether the prompt has opened the reasoning, or the model reasons without a start mark."""
-        return not self.is_over(prompt) and (self._always or _is_open(_opening(prompt)))
+        return not self.is_over(prompt) and (self._always or self._opens(prompt))
 
     def parser(self, prompt: str, *, calls_end_it: bool = True) -> Parser:
         """Return a parser of the output after `prompt`; see ReasoningFormat."""
@@ -75,31 +76,30 @@ class ThinkFormat:
         def read(source: TextSource, writer: ReasoningWriter) -> Waiting[None]:
             source.record()
             yield from skip_space(source)
-            started = yield from source.skip(_START)
+            started = yield from source.skip(self.thinking.start)
             space = source.recorded()
             if not started:
                 # Without a start mark, the white space belongs to the text.
                 (writer.reasoning if begun else writer.content)(space)
             if started or begun:
                 yield from ends.pass_text(source, writer.reasoning)
-                yield from source.skip(_END)
+                yield from source.skip(self.thinking.end)
                 writer.end_reasoning()
 
         return ReasoningParser(read)
 
+    def _opens(self, prompt: str) -> bool:
+        opening = self._opening(prompt)
+        return opening.rfind(self.thinking.start) > opening.rfind(self.thinking.end)
 
-def _opening(prompt: str) -> str:
-    """Return the part of the assistant's turn that the prompt contains."""
-    behind = max(found + len(mark) if (found := prompt.rfind(mark)) >= 0 else -1 for mark in _TURN_MARKS)
-    if behind >= 0:
-        return prompt[behind:]
-    # A template of another family: only a mark at the very end of the prompt surely belongs to the assistant's turn.
-    end = prompt.rstrip()
-    return next((mark for mark in (_START, _END) if end.endswith(mark)), "")
-
-
-def _is_open(opening: str) -> bool:
-    return opening.rfind(_START) > opening.rfind(_END)
+    def _opening(self, prompt: str) -> str:
+        """Return the part of the assistant's turn that the prompt contains."""
+        behind = max(found + len(mark) if (found := prompt.rfind(mark)) >= 0 else -1 for mark in _TURN_MARKS)
+        if behind >= 0:
+            return prompt[behind:]
+        # A template of another family: only a mark at the very end of the prompt surely belongs to the assistant's turn.
+        end = prompt.rstrip()
+        return next((mark for mark in (self.thinking.start, self.thinking.end) if end.endswith(mark)), "")
 
 
 def _nothing(source: TextSource, writer: ReasoningWriter) -> Waiting[None]:  # noqa: ARG001 - a script
@@ -114,5 +114,13 @@ KIMI_K2 = ThinkFormat("kimi_k2", "<|im_assistant|>", ended_by=("<|tool_calls_sec
 """Kimi K2 Thinking: <think>; a tool call may end the reasoning without </think>."""
 QWEN3 = ThinkFormat("qwen3", "<|im_start|>", ended_by=("<tool_call>",))
 """Qwen3 and QwQ: the model or the prompt opens <think>; `enable_thinking: false` makes the prompt close it."""
+SEED_OSS = ThinkFormat(
+    "seed_oss",
+    "<seed:bos>",
+    ended_by=("<seed:tool_call>",),
+    keeps_special_tokens=True,
+    marks=Marks("<seed:think>", "</seed:think>"),
+)
+"""Seed-OSS: other marks; `thinking_budget: 0` makes the prompt open the reasoning, and the model close it at once."""
 THINK = ThinkFormat("think", keeps_special_tokens=True)
 """The format of any other model whose template has the marks."""

@@ -1,4 +1,7 @@
-"""Qwen 3 Coder: <tool_call><function=name><parameter=key>value</parameter>...</function></tool_call>, values as plain text."""
+"""Qwen 3 Coder: <tool_call><function=name><parameter=key>value</parameter>...</function></tool_call>, values as plain text.
+
+Seed-OSS: the same with other outer tags, <seed:tool_call>.
+"""
 
 import re
 from collections.abc import Sequence
@@ -13,25 +16,32 @@ from tetrad.frontend.parsing.elements.script_parser import ScriptParser
 from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
 from tetrad.frontend.parsing.elements.typed_arguments import ArgumentsWriter
 
-_OPEN = "<tool_call>"
-_CLOSE = "</tool_call>"
 _FUNCTION = "<function="
 _FUNCTION_END = "</function>"
 _PARAMETER = "<parameter="
 _PARAMETER_END = "</parameter>"
-# The model sometimes omits the outer tag.
-_MARKERS = Markers(_OPEN, _FUNCTION)
-# The model sometimes omits the end of a value, too: the following tags, on lines of their own, then end it.
-_VALUE_ENDS = Markers(_PARAMETER_END, f"\n{_PARAMETER}", f"\n{_FUNCTION_END}\n{_CLOSE}")
 _NAME = re.compile(r"[^<>\n]+")
 
 
 class Qwen3CoderFormat(OpenAICallIds):
-    """A ToolFormat (interface.py)."""
+    """A ToolFormat (interface.py).
+
+    Attributes:
+        opening: the outer tag of a call.
+        closing: its end.
+    """
 
     name = "qwen3_coder"
     keeps_special_tokens = True
     wraps_content = False
+    opening = "<tool_call>"
+    closing = "</tool_call>"
+
+    def __init__(self) -> None:
+        # The model sometimes omits the outer tag.
+        self._markers = Markers(self.opening, _FUNCTION)
+        # The model sometimes omits the end of a value, too: the following tags, on lines of their own, then end it.
+        self._value_ends = Markers(_PARAMETER_END, f"\n{_PARAMETER}", f"\n{_FUNCTION_END}\n{self.closing}")
 
     def recognises(self, chat_template: str) -> bool:
         """Return whether the template writes calls in this format."""
@@ -42,17 +52,17 @@ class Qwen3CoderFormat(OpenAICallIds):
         parameters = {tool.name: tool.parameters for tool in tools}
 
         def read(source: TextSource, writer: PieceWriter) -> Waiting[None]:
-            while opening := (yield from _MARKERS.pass_text(source, writer.content)):
+            while opening := (yield from self._markers.pass_text(source, writer.content)):
                 source.record()
-                if opening == _OPEN:
-                    yield from source.skip(_OPEN)
+                if opening == self.opening:
+                    yield from source.skip(opening)
                     yield from skip_space(source)
                 name = yield from _read_name(source, _FUNCTION)
                 text = source.recorded()
                 if name:
                     writer.start(name)
-                    yield from _read_arguments(source, writer, parameters.get(name, {}))
-                    yield from skip_closing(source, writer, _FUNCTION_END, _CLOSE)
+                    yield from _read_arguments(source, writer, parameters.get(name, {}), self._value_ends)
+                    yield from skip_closing(source, writer, _FUNCTION_END, self.closing)
                 else:
                     writer.content(text)
 
@@ -69,6 +79,18 @@ class Qwen3XmlFormat(Qwen3CoderFormat):
     name = "qwen3_xml"
 
 
+class SeedOssFormat(Qwen3CoderFormat):
+    """The format of Seed-OSS."""
+
+    name = "seed_oss"
+    opening = "<seed:tool_call>"
+    closing = "</seed:tool_call>"
+
+    def recognises(self, chat_template: str) -> bool:
+        """Return whether the template writes the outer tag."""
+        return self.opening in chat_template
+
+
 def _read_name(source: TextSource, tag: str) -> Waiting[str]:
     """Read a tag and return the name in it; empty: there is no tag."""
     if not (yield from source.skip(tag)):
@@ -77,7 +99,7 @@ def _read_name(source: TextSource, tag: str) -> Waiting[str]:
     return name.strip() if (yield from source.skip(">")) else ""
 
 
-def _read_arguments(source: TextSource, writer: PieceWriter, parameters: dict[str, Any]) -> Waiting[None]:
+def _read_arguments(source: TextSource, writer: PieceWriter, parameters: dict[str, Any], value_ends: Markers) -> Waiting[None]:
     yield from skip_space(source)
     if (yield from source.peek()) == "{":  # Llama 3.1 writes JSON into the tag
         yield from pass_value(source, writer.arguments)
@@ -91,7 +113,7 @@ def _read_arguments(source: TextSource, writer: PieceWriter, parameters: dict[st
             writer.content(text)
             break
         value = arguments.begin_value(name)
-        if not (yield from _VALUE_ENDS.pass_text(source, value.add)):
+        if not (yield from value_ends.pass_text(source, value.add)):
             value.cut()
             return
         value.end()

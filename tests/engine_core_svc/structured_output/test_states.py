@@ -184,6 +184,15 @@ def test_an_end_that_is_text_is_found_in_other_tokens(open_writer, vocabulary):
     assert len(writer.allowed) < 10
 
 
+def test_the_space_that_a_tokenizer_writes_before_a_text_is_not_part_of_an_end(open_writer, vocabulary):
+    writer = open_writer("choice", '["yes"]', start_after=vocabulary.tokens.tokenize_str(" f>"))
+
+    writer.write_text("\n<f>")
+
+    assert writer.takes("yes")
+    assert len(writer.allowed) < 10
+
+
 def test_no_token_completes_an_end_and_goes_on(open_writer, vocabulary):
     """What it holds after the end would belong to the language."""
     end, [longer], [brace] = (vocabulary.tokens.tokenize_str(text) for text in ("x{", '{"', "{"))

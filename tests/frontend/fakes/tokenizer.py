@@ -67,6 +67,7 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
         self.vocab_size = VOCAB_SIZE
         self.hung = asyncio.Event()
         self.hung.set()
+        self.answers_facts = True  # while it hangs
 
     async def until_brought(self, num_steps):
         """Wait until the messages of so many engine steps have arrived."""
@@ -77,6 +78,8 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
         tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server(self, server)
 
     async def GetInfo(self, request, context):
+        if not self.answers_facts:
+            await self.hung.wait()
         return tokenizer_pb2.GetInfoResponse(
             model="fake",
             vocab_size=self.vocab_size,

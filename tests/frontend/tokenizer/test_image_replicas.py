@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.frontend.fakes.images import IMAGES
-from tetrad.services.errors import InvalidRequest
+from tetrad.services.errors import InvalidRequest, Unavailable
 
 
 @pytest.fixture
@@ -101,3 +101,23 @@ async def test_a_slow_image_is_not_given_to_a_second_tokenizer(llm, tokenizer, s
 
     await asking
     assert num_calls == 1
+
+
+@pytest.mark.parametrize("is_alive", [True, False])
+async def test_images_wait_for_a_tokenizer_that_is_busy_but_not_for_one_that_hangs(connect, tokenizer, engine, is_alive):
+    tokenizer.modalities = engine.modalities = IMAGES
+    llm = await connect(recovery_timeout_s=0.4)
+    tokenizer.hung.clear()
+    tokenizer.answers_facts = is_alive
+
+    asking = asyncio.create_task(ask(llm, (b"cat", None)))
+    await asyncio.wait([asking], timeout=2)
+    is_waiting = not asking.done()
+    tokenizer.hung.set()
+
+    assert is_waiting == is_alive
+    if is_alive:
+        assert (await asking)["mm_features"]
+    else:
+        with pytest.raises(Unavailable, match=r"did not answer within 0\.4 s"):
+            await asking

@@ -5,6 +5,7 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 import urllib.request
 
 import grpc
@@ -14,6 +15,7 @@ from prometheus_client import Gauge as PromGauge
 from structlog.testing import capture_logs
 
 from tetrad.services.errors import NotFound, TetradError
+from tetrad.services.observability import metrics
 from tetrad.services.observability.histogram import Histogram
 from tetrad.services.observability.metrics import PROCESS, render, serve_metrics, shown
 
@@ -89,6 +91,26 @@ def test_the_endpoint_may_be_at_an_address_of_ipv6():
     serve_metrics("::1", port)
 
     with urllib.request.urlopen(f"http://[::1]:{port}/metrics", timeout=5) as answer:
+        assert b"process_resident_memory_bytes" in answer.read()
+
+
+def test_a_successor_serves_the_port_when_the_process_before_it_leaves_it(monkeypatch):
+    """A rolling restart starts a frontend beside the one before it."""
+    monkeypatch.setattr(metrics, "_RETRY_S", 0.01)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    leave = serve_metrics("127.0.0.1", port)
+
+    with capture_logs() as logs:
+        serve_metrics("127.0.0.1", port)
+        leave()
+        deadline = time.monotonic() + 10
+        while len(logs) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    assert [line["event"] for line in logs] == ["metrics.not_served", "metrics.served"]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
         assert b"process_resident_memory_bytes" in answer.read()
 
 

@@ -94,3 +94,15 @@ async def test_work_that_ends_in_time_is_not():
         await asyncio.sleep(0)
 
     await asyncio.sleep(0.1)
+
+
+async def test_a_restart_gives_the_work_its_whole_time_again():
+    with pytest.raises(TimeoutError):
+        async with running_timeout(0.2) as limit:
+            for _ in range(4):
+                await asyncio.sleep(0.1)
+                limit.restart()
+            has_outlived_its_first_time = True
+            await asyncio.Event().wait()
+
+    assert has_outlived_its_first_time

@@ -6,6 +6,7 @@ import pytest
 
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.frontend.config import FrontendSettings
+from tetrad.services.errors import InvalidRequest
 from tetrad.stack.lifeline import Lifeline
 from tetrad.stack.model_place import model_places
 from tetrad.stack.public_ports import PublicPorts
@@ -42,6 +43,51 @@ def children_of(tmp_path):
 
 def all_of(children):
     return [*children.frontends(), *children.engine_cores(), *children.workers(), *children.tokenizers()]
+
+
+@pytest.mark.parametrize(
+    ("worker", "engine_core", "text"),
+    [
+        (65535, None, "metrics_port 65535 leaves no port for worker-2, which would have 65536; the largest is 65535"),
+        (9000, 9001, "metrics_port 9000: port 9001 would be that of engine-core and of worker-2; choose ports further apart"),
+    ],
+    ids=["too large", "twice"],
+)
+def test_metrics_ports_that_not_all_services_can_have_are_refused(children_of, worker, engine_core, text):
+    settings = replace(
+        SETTINGS,
+        worker=WorkerSettings(device="sim", metrics_port=worker),
+        engine_core=EngineCoreSettings(model="m", metrics_port=engine_core),
+    )
+
+    with pytest.raises(InvalidRequest, match=text):
+        all_of(children_of(settings=settings))
+
+
+def test_free_ports_are_known_before_a_frontend_listens(children_of):
+    """`tetrad serve` announces them."""
+    ports = PublicPorts("127.0.0.1", 0, 0)
+
+    found = children_of(ports=ports).frontend_settings
+
+    ports.close()
+    assert (found.port, found.grpc_port) == (ports.port, ports.grpc_port)
+
+
+@pytest.mark.parametrize(
+    ("options", "groups"),
+    [
+        ({}, [["worker"], ["worker-2"]]),
+        ({"tensor_parallel_size": 2}, [["worker", "worker-2"], ["worker-3", "worker-4"]]),
+        ({"pipeline_parallel_size": 2, "data_parallel_size": 1}, [["worker", "worker-2"]]),
+        ({"engine_core": EngineCoreSettings(model="m", enable_expert_parallel=True)}, [["worker", "worker-2"]]),
+    ],
+    ids=["engine cores", "shards", "stages", "shared experts"],
+)
+def test_workers_that_compute_one_model_together_restart_together(children_of, options, groups):
+    settings = replace(SETTINGS, worker=WorkerSettings(device="cpu"), **options)
+
+    assert children_of(settings=settings).worker_groups() == groups
 
 
 def test_each_service_has_its_name_and_its_program(children_of):

@@ -28,10 +28,10 @@ Write = Callable[..., Path]
 def write(tmp_path: Path) -> Write:
     """Writes a GGUF file with these `tokenizer.ggml.*` fields, and a chat template; None leaves one out."""
 
-    def write_file(*, context_length: int = 128, **fields: Any) -> Path:
+    def write_file(*, architecture: str = "llama", context_length: int = 128, **fields: Any) -> Path:
         path = tmp_path / "model.gguf"
-        writer = gguf.GGUFWriter(path, "llama")
-        writer.add_uint64("llama.context_length", context_length)
+        writer = gguf.GGUFWriter(path, architecture)
+        writer.add_uint64(f"{architecture}.context_length", context_length)
         for key, value in fields.items():
             name = "tokenizer.chat_template" if key == "chat_template" else f"tokenizer.ggml.{key}"
             if isinstance(value, bool):
@@ -141,6 +141,7 @@ def test_every_id_that_ends_a_turn_is_an_eos_id(write: Write) -> None:
         ("{{ m.content }}<|end|>", ["<|end|>"]),
         # Of gpt-oss, whose messages within a turn end with <|end|>.
         ("{{ m.content }}<|end|>{{ m.call }}<|call|>", ["<|call|>"]),
+        ("{{ m.call }}<|observation|>{{ m.result }}", ["<|observation|>"]),
         ("{{ m.content }}", []),
         (None, []),
     ],
@@ -150,8 +151,8 @@ def test_a_token_with_which_the_chat_template_ends_turns_is_an_eos_id(
 ) -> None:
     """llama.cpp's converter gives the id of only one token; Gemma's and Phi-3's files give that of the end of a text."""
     fields = byte_level()
-    tokens = [*fields["tokens"], "<end_of_turn>", "<|end|>", "<|call|>"]
-    types = [*fields["token_type"], CONTROL, CONTROL, CONTROL]
+    tokens = [*fields["tokens"], "<end_of_turn>", "<|end|>", "<|call|>", "<|observation|>"]
+    types = [*fields["token_type"], *[CONTROL] * 4]
 
     tokenizer = load_tokenizer(str(write(**fields | {"tokens": tokens, "token_type": types, "chat_template": written})))
 
@@ -176,6 +177,7 @@ def test_an_id_that_no_token_has_is_refused(write: Write) -> None:
         ("smollm", "pay 12  3", ["pay", " ", "1", "2", "  ", "3"]),
         ("llama-bpe", "I'LL pay 12345!\n", ["I", "'LL", " pay", " ", "123", "45", "!\n"]),
         ("qwen2", "pay 123\n\nx", ["pay", " ", "1", "2", "3", "\n\n", "x"]),
+        ("seed-coder", "x = 12;\n\ny", ["x", " =", " ", "1", "2", ";", "\n\n", "y"]),
         ("tekken", "fooBar 12", ["foo", "Bar", " ", "1", "2"]),
         ("gpt-4o", "fooBar's 1234", ["foo", "Bar's", " ", "123", "4"]),
         ("bloom", "It's  (a-b), 1234!। 語い", ["It's", "  (", "a-b", "),", " 1234", "!।", " 語い"]),
@@ -270,6 +272,19 @@ class TestSentencePiece:
 
         assert ids[0] == 1
         assert tokenizer.decode(ids) == "abc  dé 😀"
+
+    @pytest.mark.parametrize(("architecture", "behind"), [("phi3", ["▁", "a"]), ("llama", ["▁", "<0x0A>", "a"])])
+    def test_a_turn_mark_of_phi_3_takes_the_line_break_behind_it(
+        self, write: Write, fields: dict[str, Any], architecture: str, behind: list[str]
+    ) -> None:
+        """Its chat template writes `<|user|>` and a line break, which transformers encodes as one token."""
+        fields |= {"tokens": [*fields["tokens"], "<|user|>"], "token_type": [*fields["token_type"], CONTROL]}
+        fields |= {"scores": [*fields["scores"], 0.0], "architecture": architecture}
+        tokenizer = load_tokenizer(str(write(**fields)))
+
+        strings = tokenizer.token_strings(tokenizer.encode("<|user|>\na", add_special_tokens=False))
+
+        assert strings == ["<|user|>", *behind]
 
     def test_a_file_can_do_without_the_space_in_front(self, write: Write, fields: dict[str, Any]) -> None:
         tokenizer = load_tokenizer(str(write(**fields, add_space_prefix=False)))

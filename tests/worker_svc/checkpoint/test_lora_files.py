@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from tetrad.services.errors import ModelError, NotFound
 from tetrad.worker_svc.checkpoint.lora_files import read_lora
 from tetrad.worker_svc.core.lora import LoraSite
-from tetrad.worker_svc.model_facts.tensor_names import CANONICAL, Stored, TensorNames
+from tetrad.worker_svc.model_facts.tensor_names import CANONICAL, TEXT_PARTS, Stored, TensorNames
 
 MODULE = "model.layers.0.self_attn.q_proj"
 SITES = {MODULE: LoraSite(4, 6)}
@@ -56,6 +56,25 @@ def test_an_adapter_may_be_of_a_model_without_an_output_layer(names, module, tmp
     )
 
     assert set(read_lora(tmp_path, SITES, names, max_rank=8).pairs) == {MODULE}
+
+
+@pytest.mark.parametrize(
+    "prefix", ["model.language_model.", "language_model.model.", "model.text_model.", "model.", "language_model."]
+)
+def test_an_adapter_may_be_of_a_model_that_reads_images(prefix, tmp_path):
+    """The names of its text model have a part before them, which depends on the release of transformers."""
+    layer = f"{prefix}{MODULE.removeprefix('model.')}"
+    config = {"peft_type": "LORA", "r": 4, "lora_alpha": 4, "target_modules": ["q_proj"], "rank_pattern": {layer: 2}}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    tensors = {f"{layer}.lora_A": torch.ones(2, 4), f"{layer}.lora_B": torch.ones(6, 2)}
+    tensors |= {"lm_head.lora_A": torch.ones(4, 4), "lm_head.lora_B": torch.ones(9, 4)}
+    save_file(
+        {f"base_model.model.{name}.weight": tensor for name, tensor in tensors.items()}, tmp_path / "adapter_model.safetensors"
+    )
+
+    found = read_lora(tmp_path, SITES | {"lm_head": LoraSite(4, 9)}, TensorNames(text_parts=TEXT_PARTS), max_rank=8).pairs
+
+    assert {name: pair.scale for name, pair in found.items()} == {MODULE: 2, "lm_head": 1}
 
 
 def test_a_home_of_no_user_has_no_adapter():

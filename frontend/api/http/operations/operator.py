@@ -97,10 +97,10 @@ async def pause(
         Literal["abort", "wait", "keep"],
         Query(description="What happens to requests: abort ends them, wait lets those that run finish, keep freezes them."),
     ] = "abort",
-    clear_cache: Annotated[bool, Query(description="Forget cached prefixes too, where no request holds them.")] = True,
+    clear_cache: Annotated[bool, Query(description="Forget cached prefixes too: kept requests are computed again.")] = True,
     model: _Model = "",
 ) -> Response:
-    """Stop generating. Requests that arrive later wait until /resume. Returns at once, even if running requests may finish."""
+    """Stop generating. Requests that arrive later wait until /resume. Answers when running requests that may finish have."""
     for llm in _chosen(request, model):
         await llm.engine_admin.pause(mode, clear_cache=clear_cache)
     return JsonResponse({"status": "paused"})

@@ -103,6 +103,7 @@ async def conversations_of(llm: AsyncLLM, body: InputBody, most: int) -> list[Pr
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
         add_special_tokens=body.add_special_tokens or False,
+        is_truncated=body.truncate_prompt_tokens is not None,
     )
     return list(prompts)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tetrad.frontend.api.http.responses.objects import Json, content_part, failure, item_id, output_item, usage
+from tetrad.frontend.api.http.responses.text_tokens import TextTokens
 from tetrad.frontend.api.http.schemas.objects import TokenLogprob
 from tetrad.frontend.api.http.sse.named_events import Event
 from tetrad.frontend.api.http.turns.blocks import Block, Blocks, Closed, Grown, Opened, Step
@@ -34,7 +35,7 @@ class ResponseEvents:
         # The status of the last block.
         self._status = "in_progress"
         # Log-probabilities of tokens whose text has no event yet; and of each text block, by its index.
-        self._pending: list[TokenLogprob] = []
+        self._pending = TextTokens()
         self._logprobs: dict[int, list[TokenLogprob]] = {}
 
     @property
@@ -65,13 +66,10 @@ class ResponseEvents:
             pieces: the pieces that became certain.
             logprobs: the log-probabilities of the tokens that arrived with them.
         """
-        self._pending += logprobs
+        self._pending.add(logprobs)
         steps = self._blocks.feed(pieces)
-        events = [event for step in steps for event in self._events_of(step)]
-        if steps:
-            # The remaining tokens belong to reasoning, a call or a mark, which have no log-probabilities.
-            self._pending = []
-        return events
+        last = next((step for step in reversed(steps) if isinstance(step, Grown)), None)
+        return [event for step in steps for event in self._events_of(step, is_last=step is last)]
 
     def finish(self, totals: TurnTotals) -> list[Event]:
         """Return the events at the end: the turn is complete, or has reached its maximum number of tokens."""
@@ -113,12 +111,12 @@ class ResponseEvents:
         if status == "completed":
             self._response["completed_at"] = int(self._now())
 
-    def _events_of(self, step: Step, status: str = "completed") -> list[Event]:
+    def _events_of(self, step: Step, status: str = "completed", *, is_last: bool = True) -> list[Event]:
         match step:
             case Opened(block):
                 return self._opened(block)
             case Grown(block, text):
-                return [self._grown(block, text)]
+                return [self._grown(block, text, is_last=is_last)]
             case Closed(block):
                 return self._closed(block, status)
 
@@ -132,13 +130,15 @@ class ResponseEvents:
         part = content_part(block, "", None)
         return [added, self._item_event("response.content_part.added", block, content_index=0, part=part)]
 
-    def _grown(self, block: Block, text: str) -> Event:
+    def _grown(self, block: Block, text: str, *, is_last: bool) -> Event:
+        if block.kind != "text":
+            self._pending.skip(text, is_last=is_last)
         match block.kind:
             case "reasoning":
                 return self._item_event("response.reasoning_text.delta", block, content_index=0, delta=text)
             case "call":
                 return self._item_event("response.function_call_arguments.delta", block, delta=text)
-        logprobs, self._pending = self._pending, []
+        logprobs = self._pending.take(text, is_last=is_last)
         self._logprobs.setdefault(block.index, []).extend(logprobs)
         return self._item_event("response.output_text.delta", block, content_index=0, delta=text, logprobs=logprobs)
 

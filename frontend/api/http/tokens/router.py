@@ -18,7 +18,6 @@ from tetrad.frontend.api.http.tokens.bodies import DetokenizeRequest, TokenizeRe
 from tetrad.frontend.chat.conversation import Conversation
 from tetrad.frontend.chat.turns import render_conversation
 from tetrad.frontend.llm.async_llm import AsyncLLM
-from tetrad.services.errors import InvalidRequest
 
 router = APIRouter()
 
@@ -111,22 +110,27 @@ async def tokenizer_info(
 
 
 async def _tokenized(llm: AsyncLLM, body: TokenizeRequest) -> Response:
-    text, special = body.prompt or "", body.add_special_tokens is not False
     strings: list[str] | None
     if body.messages is not None:
         rendered = await render_conversation(llm, _conversation(body))
-        text, special = rendered.get("prompt") or "", body.add_special_tokens is True
-        ids = rendered["prompt_token_ids"]
-        if body.return_token_strs and "mm_features" in rendered:
-            # The text has one mark for each image, the ids have all its tokens.
-            message = "return_token_strs is not supported for conversations with images; leave it out."
-            raise InvalidRequest(message, field="return_token_strs")
-        strings = (
-            (await llm.texts.tokenize_with_strings(text, add_special_tokens=special))[1] if body.return_token_strs else None
-        )
+        text, ids = rendered.get("prompt") or "", rendered["prompt_token_ids"]
+        special = body.add_special_tokens is True
+        strings = await _strings(llm, text, ids, add_special_tokens=special) if body.return_token_strs else None
     else:
-        ids, strings = await llm.texts.tokenize_with_strings(text, add_special_tokens=special)
+        special = body.add_special_tokens is not False
+        ids, strings = await llm.texts.tokenize_with_strings(body.prompt or "", add_special_tokens=special)
     return JsonResponse(Tokenized(len(ids), llm.max_model_len, ids, strings if body.return_token_strs else None))
+
+
+async def _strings(llm: AsyncLLM, text: str, ids: list[int], *, add_special_tokens: bool) -> list[str]:
+    """Return the vocabulary's entry of each token of a rendered conversation.
+
+    Tokens that its text does not have, as those of an image, are special: their entries are their texts.
+    """
+    found = await llm.texts.tokenize_with_strings(text, add_special_tokens=add_special_tokens)
+    entries = dict(zip(*found, strict=True))
+    entries |= await llm.texts.token_texts(set(ids) - entries.keys())
+    return [entries[token_id] for token_id in ids]
 
 
 def _conversation(body: TokenizeRequest) -> Conversation:

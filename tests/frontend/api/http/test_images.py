@@ -248,12 +248,3 @@ async def test_conversations_for_pooling_have_no_images(seeing, connect):
 )
 async def test_an_error_never_repeats_a_data_url(seeing, path, body):
     assert len(await refused(seeing, path, **body)) < 500
-
-
-async def test_an_image_has_no_token_strings(seeing):
-    """They would be those of its mark, and fewer than the ids."""
-    body = {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": URL}}]}]}
-
-    assert "return_token_strs is not supported for conversations with images" in await refused(
-        seeing, "/tokenize", return_token_strs=True, **body
-    )

@@ -15,6 +15,7 @@ CHATML = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
 R1 = "<｜User｜>hi<｜Assistant｜>"
 GLM = "[gMASK]<sop><|user|>\nhi<|assistant|>"
 KIMI = "<|im_user|>user<|im_middle|>hi<|im_end|><|im_assistant|>assistant<|im_middle|>"
+SEED = "<seed:bos>user\nhi<seed:eos><seed:bos>assistant\n"
 GRANITE = "Write your thoughts after 'Here is my thought process:'.<|start_of_role|>assistant<|end_of_role|>"
 HARMONY = "<|start|>user<|message|>hi<|end|><|start|>assistant"
 ANALYSIS, FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
@@ -56,6 +57,9 @@ CASES = [
     ("glm45", GLM + "\n<think></think>", "\nyes", "", "\nyes"),
     ("kimi_k2", KIMI, "<think>well</think>yes", "well", "yes"),
     ("kimi_k2", KIMI, "<think>go<|tool_calls_section_begin|>x", "go", "<|tool_calls_section_begin|>x"),
+    ("seed_oss", SEED, "<seed:think>well</seed:think>yes", "well", "yes"),
+    ("seed_oss", SEED + "<seed:think>", "</seed:think>yes", "", "yes"),
+    ("seed_oss", SEED, "<seed:think>go<seed:tool_call>", "go", "<seed:tool_call>"),
     ("think", CHATML, "<think>😀 漢字</think>שלום", "😀 漢字", "שלום"),
     ("granite", GRANITE, "Here is my thought process: a\n\nHere is my response: b", "a", "b"),
     ("granite", GRANITE, "Here's my thought process:\na. Here\nHere's my response:\n\nb", "a. Here", "b"),
@@ -226,6 +230,7 @@ def test_calls_end_no_reasoning_where_something_waits_for_its_end(name, prompt, 
         ("<|im_assistant|>assistant<|im_middle|></think>", "kimi_k2"),
         ("<|start_of_role|> Here is my thought process: ", "granite"),
         ("<|start|>assistant<|channel|>analysis<|message|>", "gpt_oss"),
+        ("{%- set bos_token = '<seed:bos>' %} </seed:think>", "seed_oss"),
         ("]~b]ai </think>", "think"),
         ("{{ '<|im_start|>' + message.content }}", None),
         ("", None),

@@ -48,6 +48,7 @@ OUTPUTS = {
         '<|message|>{"text": "b"}<|call|><|start|>assistant<|channel|>final<|message|>c <d>'
     ),
 }
+OUTPUTS["seed_oss"] = OUTPUTS["qwen3_coder"].replace("tool_call>", "seed:tool_call>")
 OUTPUTS |= {"llama4_pythonic": OUTPUTS["pythonic"], "qwen3_xml": OUTPUTS["qwen3_coder"], "deepseek_v31": OUTPUTS["deepseek_v3"]}
 
 TOKENS = sorted({token for output in OUTPUTS.values() for token in output.replace("<", " <").replace(">", "> ").split(" ")})

@@ -13,6 +13,7 @@ from tetrad.frontend.parsing.registry import TOOL_FORMATS, choose_format
 TEMPLATES = {
     "Qwen 3": ("hermes", '<tool_call>\\n{\\"name\\": <function-name>, \\"arguments\\": <args-json-object>}\\n</tool_call>'),
     "Qwen 3 Coder": ("qwen3_coder", "<tool_call>\\n<function=example_function_name>\\n<parameter=example_parameter_1>"),
+    "Seed-OSS": ("seed_oss", "<seed:tool_call>\n<function=example_function_name>\n<parameter=example_parameter_1>"),
     "GLM 4.6": ("glm45", "<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>\n<arg_value>{arg-value-1}</arg_value>"),
     "Llama 3.1": ("llama3_json", '{"name": function name, "parameters": dictionary} {{- "<|python_tag|>" + tool_call.name }}'),
     "Llama 3.2": ("llama3_json", 'Respond in the format {"name": function name, "parameters": dictionary of argument name}'),
@@ -41,7 +42,7 @@ TEMPLATES = {
 
 SCHEMA = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
 TOOLS = [Tool("f", parameters=SCHEMA, strict=True), Tool("g", parameters=SCHEMA)]
-NOT_HELD = {"pythonic", "llama4_pythonic", "lfm2", "qwen3_coder", "qwen3_xml", "glm45", "kimi_k2", "openai"}
+NOT_HELD = {"pythonic", "llama4_pythonic", "lfm2", "qwen3_coder", "qwen3_xml", "seed_oss", "glm45", "kimi_k2", "openai"}
 STRUCTURES = [
     pytest.param(each, structure, id=f"{each.name}-{index}")
     for each in TOOL_FORMATS

@@ -46,6 +46,15 @@ async def test_conversations_with_a_template_are_rendered_one_after_the_other(ht
     assert tokenizer.most_rendering == 1
 
 
+async def test_a_long_conversation_is_truncated(http):
+    messages = [{"role": "user", "content": "x" * 20_000}]
+
+    answer = await http.post("/v1/embeddings", json={"messages": messages, "truncate_prompt_tokens": 7})
+
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["usage"]["prompt_tokens"] == 7
+
+
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [

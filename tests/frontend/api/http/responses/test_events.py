@@ -9,7 +9,7 @@ from tetrad.frontend.api.http.responses.events import ResponseEvents
 from tetrad.frontend.api.http.responses.objects import text_logprobs
 from tetrad.frontend.api.http.schemas.objects import TokenLogprob, TopLogprob
 from tetrad.frontend.api.http.turns.totals import TurnTotals
-from tetrad.frontend.parsing.elements.pieces import Content, Reasoning
+from tetrad.frontend.parsing.elements.pieces import Content, Reasoning, ToolCallArguments, ToolCallStart
 from tetrad.services.errors import Overloaded, Unavailable
 
 NOW = 1_700_000_000.5
@@ -178,12 +178,58 @@ def test_logprobs_go_with_the_text_of_their_tokens():
     events += made.finish(totals())
 
     deltas = [event for event in events if event["type"] == "response.output_text.delta"]
-    assert [[each.token for each in event["logprobs"]] for event in deltas] == [["</think>", "S", "o"], ["."]]
+    assert [[each.token for each in event["logprobs"]] for event in deltas] == [["S", "o"], ["."]]
     part = made.response()["output"][1]["content"][0]
-    assert [each.token for each in part["logprobs"]] == ["</think>", "S", "o", "."]
+    assert [each.token for each in part["logprobs"]] == ["S", "o", "."]
     assert part == next(
         event["part"] for event in events if event["type"] == "response.content_part.done" and "logprobs" in event["part"]
     )
+
+
+TURN = "<think>so so</think>so<call>so</call> so"
+TURN_PIECES = [Reasoning("so so"), Content("so"), ToolCallStart(0, "f", "c"), ToolCallArguments(0, "so"), Content(" so")]
+
+
+def test_logprobs_of_a_text_do_not_depend_on_the_chunks():
+    whole, single = new_events(with_logprobs=True), new_events(with_logprobs=True)
+    whole.begin(), single.begin()
+
+    whole.add(TURN_PIECES, [logprob(char) for char in TURN])
+    rest = TURN
+    for piece in TURN_PIECES:
+        text = getattr(piece, "text", "<call>")
+        mark, rest = rest[: rest.index(text)], rest[rest.index(text) + len(text) :]
+        single.add([], [logprob(char) for char in mark])
+        single.add([piece], [logprob(char) for char in text])
+
+    for made in (whole, single):
+        made.finish(totals())
+        texts = [item["content"][0] for item in made.response()["output"] if item["type"] == "message"]
+        assert [[each.token for each in text["logprobs"]] for text in texts] == [["s", "o"], [" ", "s", "o"]]
+
+
+def test_text_that_is_held_back_does_not_go_with_the_text_before_it():
+    made = new_events(with_logprobs=True)
+    made.begin()
+
+    made.add([Content("a")], [logprob(char) for char in "a<tool_ca"])
+    made.add([Content("<tool_cab")], [logprob("b")])
+    made.finish(totals())
+
+    part = made.response()["output"][0]["content"][0]
+    assert "".join(each.token for each in part["logprobs"]) == part["text"]
+
+
+def test_a_part_of_a_character_goes_with_the_token_that_completes_it():
+    made = new_events(with_logprobs=True)
+    made.begin()
+
+    made.add([Content("é!")], [logprob("</think>"), logprob(""), logprob("é"), logprob("!"), logprob("")])
+    made.add([Content("ü")], [logprob("ü")])
+    made.finish(totals())
+
+    part = made.response()["output"][0]["content"][0]
+    assert [each.token for each in part["logprobs"]] == ["", "é", "!", "", "ü"]
 
 
 def test_rivals_that_are_part_of_a_character_have_a_list_of_bytes():
