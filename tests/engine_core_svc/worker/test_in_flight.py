@@ -34,6 +34,16 @@ def in_flight():
     return InFlight(vocab_size=100)
 
 
+@pytest.mark.parametrize(("step_ids", "text"), [([3, 4], "but step 3 was next"), ([], "but step none was next")], ids=str)
+def test_a_result_that_does_not_answer_the_oldest_plan_is_a_fault(in_flight, step_ids, text):
+    for step_id in step_ids:
+        in_flight.add(plan(step_id, OTHER))
+
+    with pytest.raises(InternalError, match=f"it answered step 4, {text}") as fault:
+        in_flight.take(result(4, OTHER))
+    assert fault.value.reason == "WORKER_FAULT"
+
+
 def test_a_plan_sent_before_a_failure_was_known_need_not_bring_that_request(in_flight):
     """Although the plan that removes the request has been sent meanwhile: workers run plans in order."""
     in_flight.add(plan(0, FAILING, OTHER))
