@@ -46,6 +46,8 @@ class Child:
         program: the program name in its own lines on stderr ("tetrad PROGRAM: ..."). Empty: `name`.
         on_line: called with each line of its stderr.
         render: returns the text to show for a line.
+        is_led: whether another child makes it ready, perhaps only on an operator's order. If it was not ready before a restart,
+            nobody waits until it is.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Child:
     program: str = ""
     on_line: OnLine | None = None
     render: Render = str
+    is_led: bool = False
 
 
 @dataclass(frozen=True)
@@ -143,12 +146,17 @@ class SupervisedChild:
             raise Unavailable(f"{self.name} did not start, {attempts} times: {why}", reason="START_FAILED")
 
     async def restart(self) -> None:
-        """End the process, killing it after its stop timeout, and start another; return when that one accepts requests."""
+        """End the process, killing it after its stop timeout, and start another; return when that one accepts requests.
+
+        Of a child that is led and accepts none, return when the process has ended.
+        """
+        waits = self.ready.is_set() or not self._child.is_led
         # Without a process, the next start is already scheduled, so nothing more is needed.
         self._is_asked_to_restart = self.process is not None
         self.ready.clear()
         await self.terminate()
-        await self.ready.wait()
+        if waits:
+            await self.ready.wait()
 
     async def retire(self, timeout_s: float) -> None:
         """Let the process finish its requests and end (SIGUSR1); kill it after `timeout_s` seconds. It is not restarted."""

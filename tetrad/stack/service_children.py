@@ -248,6 +248,7 @@ class ServiceChildren:
             on_line=self._log.of(name),
             render=render,
             stop_timeout_s=None if ending_s <= _SERVICE_DRAIN_S else ending_s + _SERVICE_END_S,
+            is_led=kind_of(name) == "worker",  # by its engine core, which may sleep
         )
         return self._adapt_child(child)
 

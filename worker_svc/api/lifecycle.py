@@ -6,7 +6,6 @@ Runs on the event loop; the compute thread does the work.
 # ruff: noqa: ARG002, N802 - gRPC's names and signatures
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -149,10 +148,13 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
         return worker_pb2.JoinGroupResponse()
 
     async def leave_group(self) -> bool:
-        """Leave the group at the end of the process; return whether no thread waits for the leader."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LEAVE_TIMEOUT_S):  # the device may be stuck in a step
+        """Leave the group at the end of the process; return whether no thread waits for another rank, or is stuck in a step."""
+        self._group = None  # a rank that waits for the others to join does so no longer
+        try:
+            async with asyncio.timeout(_LEAVE_TIMEOUT_S):
                 await self._compute.submit(self._worker.leave_group)
+        except TimeoutError:
+            return False
         return self._follower is None or await asyncio.to_thread(self._follower.wait_end, _LEAVE_TIMEOUT_S)
 
     async def LoadModel(

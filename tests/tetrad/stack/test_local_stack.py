@@ -47,6 +47,19 @@ async def test_its_sockets_are_private_and_their_paths_short(shared):
     assert shared.directory in private_directories()
 
 
+async def test_a_rolling_restart_of_a_stack_that_sleeps_restarts_every_service_and_wakes_it(stack):
+    before = stack.pids()
+    async with AsyncLLM.from_target(str(stack.directory)) as llm:
+        await llm.start()
+        await llm.sleep(level=1)
+
+        await stack.restart(timeout_s=60)
+
+        *_, last = [output async for output in llm.generate("A story", SamplingParams(max_tokens=5, ignore_eos=True), "awake")]
+    assert len(last.outputs[0].token_ids) == 5
+    assert not set(before.values()) & set(stack.pids().values())
+
+
 async def test_close_ends_every_service_and_removes_the_directory_within_5_s(stack):
     processes = [psutil.Process(pid) for pid in stack.pids().values()]
 

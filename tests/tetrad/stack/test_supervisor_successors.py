@@ -25,6 +25,17 @@ async def test_a_restart_waits_for_no_delay_and_returns_when_the_next_is_ready(s
     assert ("cup", "restarting", "as asked") in states.seen
 
 
+async def test_a_restart_waits_for_no_child_that_another_one_has_not_made_ready(supervise):
+    """A worker whose engine core sleeps."""
+    supervisor, states = supervise([child(SLEEP, health=NOBODY, is_led=True)])
+    await states.wait_count("started", 1)
+
+    await asyncio.wait_for(supervisor.restart("cup"), 10)
+
+    await states.wait_count("started", 2)
+    assert states.count("ready") == 0
+
+
 async def test_a_successor_is_ready_before_its_predecessor_retires(supervise, tmp_path):
     retired = tmp_path / "retired"
     write = f"open({str(retired)!r}, 'w').write('x')"
