@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeVar
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     CliSettingsSource,
@@ -57,6 +57,20 @@ Names = Annotated[
 """Names in one setting, separated by commas or as a JSON list."""
 Keys = Annotated[Names, BeforeValidator(checked_keys)]
 """Keys in the form of Names. An empty one is refused: a key from an unset variable must not turn the check of keys off."""
+
+
+def checked_json_object(text: str) -> str:
+    """Return a text that is a JSON object or empty; ValueError for another one."""
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"must be a JSON object, got {text[:80]}")  # noqa: TRY004 - pydantic takes no TypeError
+    return text
+
+
+JsonObject = Annotated[str, AfterValidator(checked_json_object)]
 OptionalPath = Annotated[Path | None, BeforeValidator(lambda value: value or None)]
 """A file or directory. An empty text counts as unset: Docker Compose passes an unset variable so."""
 

@@ -1,13 +1,12 @@
 """Settings of tokenizer_svc."""
 
-import json
 import os
 
-from pydantic import Field, field_validator
+from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from tetrad.services.hub.model_files import DEFAULT_MODEL
-from tetrad.services.settings import ServiceSettings
+from tetrad.services.settings import JsonObject, ServiceSettings
 
 
 class TokenizerSettings(ServiceSettings):
@@ -63,7 +62,7 @@ class TokenizerSettings(ServiceSettings):
         2 << 30, ge=512 << 20, description="Address space of a process that preprocesses images, in bytes."
     )
     max_image_pixels: int = Field(178_956_970, ge=1, description="Maximum number of pixels of an image as it is sent.")
-    mm_processor_kwargs: str = Field(
+    mm_processor_kwargs: JsonObject = Field(
         "",
         description='Settings of the image processor that replace those of the model\'s files, a JSON object: {"max_pixels": '
         "200704}. Requests may set others. Empty: none.",
@@ -78,14 +77,3 @@ class TokenizerSettings(ServiceSettings):
     image_cache_bytes: int = Field(
         256 << 20, ge=0, description="Maximum size of preprocessed images that are kept for later requests, in bytes."
     )
-
-    @field_validator("mm_processor_kwargs")
-    @classmethod
-    def _check_processor_kwargs(cls, value: str) -> str:
-        try:
-            found = json.loads(value or "{}")
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"is not JSON: {error}") from error
-        if not isinstance(found, dict):
-            raise ValueError(f"must be a JSON object, got {value[:80]}")  # noqa: TRY004 - pydantic takes no TypeError
-        return value

@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from tetrad.services.settings import Names, ServiceSettings
+from tetrad.services.settings import JsonObject, Names, ServiceSettings
 
 
 class WorkerSettings(ServiceSettings):
@@ -46,6 +46,11 @@ class WorkerSettings(ServiceSettings):
     language_model_only: bool = Field(
         False,
         description="Do not load the vision model of a model: it takes only text, and its memory is left for KV blocks.",
+    )
+    mm_processor_kwargs: JsonObject = Field(
+        "",
+        description="The tokenizer's option of this name, which may allow larger images than the model's files: memory is kept "
+        "for the largest one. Empty: those of the files.",
     )
     allow_functions: bool = Field(
         False,

@@ -173,6 +173,7 @@ def _open_worker(settings: WorkerSettings) -> Worker:
         device,
         trusts_code=settings.trust_remote_code,
         takes_media=not settings.language_model_only,
+        processor_kwargs_json=settings.mm_processor_kwargs,
         logits_processors=import_processors(settings.logits_processors),
     )
 

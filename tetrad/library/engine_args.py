@@ -218,7 +218,7 @@ class EngineArgs(OlderEngineArguments):
         shared: dict[str, Any] = {}
         if self.otlp_traces_endpoint is not None:
             shared["otlp_endpoint"] = self.otlp_traces_endpoint
-        worker_fields = {**shared, **self._chosen(WorkerSettings)}
+        worker_fields = {**shared, **self._chosen(WorkerSettings), **self._processor_fields()}
         worker = self._service(WorkerSettings, worker_fields)
         check = partial(self._check_config, worker=worker)
         access = HubAccess(self.hf_token, Path(self.download_dir).expanduser() if self.download_dir else None)
@@ -285,10 +285,12 @@ class EngineArgs(OlderEngineArguments):
         limits = self.limit_mm_per_prompt or {}
         return not self.language_model_only and limits.get("image") != 0 and path.is_dir() and reads_images(path)
 
+    def _processor_fields(self) -> dict[str, str]:
+        """Return the settings of the image processor, which the tokenizer runs; the worker reads the largest size from them."""
+        return {"mm_processor_kwargs": json.dumps(self.mm_processor_kwargs)} if self.mm_processor_kwargs else {}
+
     def _tokenizer_fields(self) -> dict[str, Any]:
-        fields = self._chosen(TokenizerSettings)
-        if self.mm_processor_kwargs:
-            fields["mm_processor_kwargs"] = json.dumps(self.mm_processor_kwargs)
+        fields = {**self._chosen(TokenizerSettings), **self._processor_fields()}
         if self.mm_processor_cache_gb is not None:
             fields["image_cache_bytes"] = int(self.mm_processor_cache_gb * (1 << 30))
         return fields

@@ -82,6 +82,9 @@ async def open_images(tokenizer: Tokenizer, model: str, options: ImageOptions, m
     except (ModelError, InternalError, KeyError, TypeError, ValueError) as error:  # settings of a processor may be anything
         await processes.close()
         reason = f"{type(error).__name__}: {error}" if isinstance(error, (KeyError, TypeError, ValueError)) else str(error)
+        if options.processor_kwargs:
+            text = f"mm_processor_kwargs {dict(options.processor_kwargs)!r:.200} cannot be used: {' '.join(reason.split())}"
+            raise ModelError(text, field="mm_processor_kwargs") from error
         log.warning("images.unavailable", model=model, reason=reason)
         return NoImages(model, f"This server cannot read images for {model}: {reason}")
     except asyncio.CancelledError:  # the service ends while it starts

@@ -1,6 +1,6 @@
 """ImageProcesses: preprocesses images in processes of their own, and turns their failures into errors of single images.
 
-Called on the event loop. A process that crashes, or is too slow, is started again for the next image.
+Called on the event loop. A process that is too slow is replaced for the next image; one that ends, for the same image, once.
 """
 
 import asyncio
@@ -103,14 +103,22 @@ class _Lane:
     def _process(self, data: bytes, kwargs: Mapping[str, Any]) -> ProcessedImage:
         limits = self._limits
         try:
-            header, parts = split_frame(self._sandbox.exchange(join_frame(kwargs, data)))
+            header, parts = split_frame(self._answer(join_frame(kwargs, data)))
         except SandboxTimeout:
             raise ImageFailed(f"it took longer than {limits.timeout_s:g} s (image_timeout_s)") from None
         except SandboxDied:
-            raise ImageFailed(f"its process ended; the limit is {limits.memory_bytes} bytes (image_memory_bytes)") from None
+            text = f"two processes ended while they read it; the limit is {limits.memory_bytes} bytes (image_memory_bytes)"
+            raise ImageFailed(text) from None
         if "exhausted" in header:
             raise ImageFailed(f"it needs more than {limits.memory_bytes} bytes (image_memory_bytes)")
         if "error" in header:
             raise ImageFailed(header["error"])
         columns = zip(header["tensors"], parts, strict=True)
         return ProcessedImage({key: (dtype, tuple(shape), part) for (key, dtype, shape), part in columns})
+
+    def _answer(self, question: bytes) -> bytes:
+        """Return the answer of the process, or of the next one: the first one may have ended for another reason than the image."""
+        try:
+            return self._sandbox.exchange(question)
+        except SandboxDied:
+            return self._sandbox.exchange(question)

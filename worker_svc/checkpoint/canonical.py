@@ -151,6 +151,8 @@ def stored_names(names: TensorNames, name: str) -> Iterator[tuple[Stored | None,
     is_whole = found is None and stored is None
     for prefix in ("",) if is_whole else names.prefixes:
         yield from ((stored, each) for each in _in_larger_model(names, f"{prefix}{own}"))
+    if name == _HEAD != own:  # GPT-NeoX's files have another name than transformers' model
+        yield stored, name
 
 
 def _in_larger_model(names: TensorNames, module: str) -> Iterable[str]:

@@ -42,6 +42,7 @@ class LoadRequest:
     num_draft_tokens: int = 0  # maximum number of drafts of a request in a step; 0: unknown
     logits_processors: tuple[tuple[str, type], ...] = ()  # names and classes of custom logits processors
     takes_media: bool = True  # False: the tower of the model is not loaded
+    processor_kwargs_json: str = ""  # settings of the image processor that replace those of the model's files
     draft_path: Path | None = None  # path of the draft model or draft head; None: no drafts, or a head inside the model's files
 
 

@@ -15,7 +15,8 @@ _GLOBAL_THETA, _LOCAL_THETA = 1e6, 1e4
 
 def gemma(values: Values) -> ModelConfig:
     """Describe Gemma 1. In its files, "gelu" means the approximation by tanh."""
-    config = decoder(values, is_tied=True, activation="gelu_tanh")
+    config = decoder(values, is_tied=True, default_activation="gelu_pytorch_tanh")
+    config = replace(config, activation="gelu_tanh") if config.activation == "gelu" else config
     names = ("input_layernorm", "post_attention_layernorm")
     return _with_factors(config, {name: name for name in names})
 

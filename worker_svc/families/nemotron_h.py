@@ -36,9 +36,10 @@ def nemotron_h(values: Values) -> ModelConfig:
         tie_word_embeddings=False,
         biases=_biases(values, state),
         tensors=TensorNames(
-            layers="backbone.layers",
+            prefixes=("backbone.", "model.", ""),  # transformers' model calls "model." what files call "backbone."
+            layers="layers",
             in_layer=_names(state),
-            in_model={"model.embed_tokens": Stored("backbone.embeddings"), "model.norm": Stored("backbone.norm_f")},
+            in_model={"model.embed_tokens": Stored("embeddings"), "model.norm": Stored("norm_f")},
         ),
     )
 

@@ -50,6 +50,14 @@ _LLAMA: Mapping[str, Any] = {
 }
 """The values of Llama's files."""
 _MISTRAL = {**_LLAMA, "intermediate_size": 14_336, "num_key_value_heads": 8, "max_position_embeddings": 131_072}
+_QWEN2 = {
+    **_LLAMA,
+    "vocab_size": 151_936,
+    "intermediate_size": 22_016,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 32_768,
+}
+"""The values of Qwen2 in LLaVA-OneVision's files."""
 _QWEN2_SECTION, _QWEN3_SECTION, _QWEN3_5_SECTION, _GLM_SECTION = (16, 24, 24), (24, 20, 20), (11, 11, 10), (8, 12, 12)
 """Pairs that turn by time, by height and by width, if the config does not say."""
 _DEEP_LAYERS = (8, 16, 24)
@@ -80,7 +88,7 @@ TEXT_TYPES: Mapping[str, tuple[Describe, Mapping[str, Any]]] = {
     "llama4_text": (llama4, {}),
     "ministral3": (ministral3, {}),
     "mistral": (mistral, _MISTRAL),
-    "qwen2": (qwen2, {}),
+    "qwen2": (qwen2, _QWEN2),
     "qwen2_5_vl_text": (with_axes(qwen2, in_sections, _QWEN2_SECTION), {}),
     "qwen2_vl_text": (with_axes(qwen2, in_sections, _QWEN2_SECTION), {}),
     "qwen3": (qwen3, {}),

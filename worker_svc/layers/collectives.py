@@ -36,6 +36,31 @@ class OpenSums(Protocol):
         """Return the sums over the ranks of `group`, whose name is `name`; a wait takes at most `timeout_s` seconds."""
 
 
+class Connections:
+    """The connections of one rank: a process group of torch, which closes them when the last reference to it is dropped.
+
+    Whoever exchanges tensors holds a Connections. The error of a lost rank refers to the frames of the exchange for some time:
+    if these referred to the process group, the ranks could not meet again in that time.
+
+    Args:
+        group: the process group.
+    """
+
+    def __init__(self, group: Any) -> None:
+        self._group = group  # torch's types say less than its objects do
+
+    @property
+    def current(self) -> Any:
+        """The process group; raises RankLost if the connections are closed."""
+        if self._group is None:
+            raise RankLost("This rank has left the group.")
+        return self._group
+
+    def close(self) -> None:
+        """Close the connections, if necessary at the end of an exchange; works on any thread."""
+        self._group = None
+
+
 class GroupSums:
     """Sums that a process group of torch computes; see Sums.
 
@@ -45,13 +70,13 @@ class GroupSums:
     """
 
     def __init__(self, group: Any, shard: Shard) -> None:
-        self._group, self._shard = group, shard  # torch's types say less than its objects do
+        self._connections, self._shard = Connections(group), shard
 
     def sum_(self, x: torch.Tensor) -> torch.Tensor:
         """See Sums."""
         x = x.contiguous()
         with finding_losses():
-            self._group.allreduce([x]).wait()
+            self._connections.current.allreduce([x]).wait()
         return x
 
     def gather(self, x: torch.Tensor) -> list[torch.Tensor]:
@@ -60,11 +85,12 @@ class GroupSums:
         options.rootRank = 0
         found = [torch.empty_like(x) for _ in range(self._shard.size)] if self._shard.index == 0 else []
         with finding_losses():
-            self._group.gather([found] if found else [], [x.contiguous()], options).wait()
+            self._connections.current.gather([found] if found else [], [x.contiguous()], options).wait()
         return found
 
     def leave(self) -> None:
-        """Do nothing: the connections are closed with the process group."""
+        """See Sums."""
+        self._connections.close()
 
 
 @contextlib.contextmanager

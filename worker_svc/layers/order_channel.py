@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tetrad.worker_svc.layers.collectives import finding_losses
+from tetrad.worker_svc.layers.collectives import Connections, finding_losses
 from tetrad.worker_svc.layers.rendezvous import Rendezvous
 
 _SHORT = 2048
@@ -47,23 +47,28 @@ class OpenOrders(Protocol):
 
 
 class Sender:
-    """Sends tensors over a process group without waiting for their arrival.
+    """Sends tensors without waiting for their arrival.
 
     Args:
-        group: the process group.
+        connections: the connections to the other ranks.
     """
 
-    def __init__(self, group: Any) -> None:
-        self._group = group  # torch's types say less than its objects do
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
         self._sent: deque[tuple[Any, torch.Tensor]] = deque()
 
     def send(self, tensor: torch.Tensor, ranks: Iterable[int]) -> None:
         """Send a tensor, which nobody changes afterwards, to each of the ranks; raise RankLost if a connection is lost."""
         with finding_losses():
             for rank in ranks:
-                self._sent.append((self._group.send([tensor], rank, 0), tensor))
+                self._sent.append((self._connections.current.send([tensor], rank, 0), tensor))
             while len(self._sent) > _NUM_SENT:
                 self._sent.popleft()[0].wait()
+
+    def close(self) -> None:
+        """Close the connections: sent tensors that have not arrived are lost."""
+        self._connections.close()
+        self._sent.clear()
 
 
 class GlooOrders:
@@ -74,7 +79,8 @@ class GlooOrders:
     """
 
     def __init__(self, group: Any) -> None:
-        self._group, self._sender = group, Sender(group)
+        self._connections = Connections(group)
+        self._sender = Sender(self._connections)
 
     def send(self, members: range, numbers: npt.NDArray[np.int64], values: torch.Tensor | None) -> None:
         """See OrderChannel; does not wait."""
@@ -102,12 +108,13 @@ class GlooOrders:
         return numbers.numpy(), values
 
     def leave(self) -> None:
-        """Do nothing: the connections are closed with the process group."""
+        """See OrderChannel."""
+        self._sender.close()
 
     def _received(self, tensor: torch.Tensor) -> torch.Tensor:
         """Receive a tensor from the leader and return it."""
         with finding_losses():
-            self._group.recv([tensor], 0, 0).wait()
+            self._connections.current.recv([tensor], 0, 0).wait()
         return tensor
 
 

@@ -3,6 +3,7 @@
 Weights come from this worker's readers of files. The text model is left with no layers and a vocabulary of one.
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -71,7 +72,9 @@ def load_tower(
         return None
     try:
         with quiet():
-            processor = _processor(request.path, str(config.get("model_type")))
+            processor = _processor(
+                request.path, str(config.get("model_type")), json.loads(request.processor_kwargs_json or "{}")
+            )
     except Exception as error:  # noqa: BLE001 - settings of a processor may be anything
         reason = f"its image processor cannot be made: {one_line(error)}"
         log.warning("model.takes_only_text", architecture=architecture, reason=reason)
@@ -115,17 +118,17 @@ def _unpacked(source: WeightSource, names: list[str]) -> list[str]:
     return [*(f"{module}.weight" for module in matrices), *others]
 
 
-def _processor(path: Path, model_type: str) -> Any:
-    """Return the image processor, whose settings are read here, of a model's files."""
+def _processor(path: Path, model_type: str, kwargs: Mapping[str, Any]) -> Any:
+    """Return the image processor, whose settings are read here, of a model's files; `kwargs` replace some of them."""
     import transformers
     from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES
 
     try:
-        return transformers.AutoImageProcessor.from_pretrained(path, backend="pil", local_files_only=True)
+        return transformers.AutoImageProcessor.from_pretrained(path, backend="pil", local_files_only=True, **kwargs)
     except ValueError:
         # A class that transformers had earlier, such as Qwen2_5_VLImageProcessor: the model's type names what replaced it.
         name = IMAGE_PROCESSOR_MAPPING_NAMES[model_type]["pil"]
-        return getattr(transformers, str(name)).from_pretrained(path, local_files_only=True)
+        return getattr(transformers, str(name)).from_pretrained(path, local_files_only=True, **kwargs)
 
 
 def _module(

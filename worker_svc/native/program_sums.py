@@ -6,6 +6,7 @@ If the ranks share memory, the kernels compute the sums. Otherwise the kernels c
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -52,29 +53,39 @@ class RankSums:
             step.add_up, step.ranks = sums.function, ctypes.addressof(sums.place)
             return sums.check
         called = _CalledSums(sums)
-        step.add_up = ctypes.cast(called.function, ctypes.c_void_p).value
+        step.add_up = called.address
         return called.check
 
 
 class _CalledSums:
-    """Sums in Python, for one run; works on any thread."""
+    """Sums in Python, for one run; works on any thread.
+
+    It is part of no reference cycle, which would keep the connections of a lost group open until a garbage collection: the
+    leader could not open its port for the next group.
+    """
 
     def __init__(self, sums: Sums) -> None:
-        self._sums, self._error = sums, Exception("a sum over ranks failed")
-        self.function = AddUp(self._add_up)
+        self._errors: list[Exception] = []
+        self._function = AddUp(partial(_add_up, sums, self._errors))
+
+    @property
+    def address(self) -> int | None:
+        """Address of the function."""
+        return ctypes.c_void_p.from_buffer(self._function).value  # ctypes.cast would make a reference cycle
 
     def check(self, status: int) -> None:
         """See Check."""
         if status != SumStatus.SUMMED:
-            raise self._error
+            raise self._errors.pop() if self._errors else Exception("a sum over ranks failed")
 
-    def _add_up(self, _: object, values: object, count: int) -> int:
-        try:
-            self._sums.sum_(torch.from_numpy(np.ctypeslib.as_array(values, (count,))))
-        except Exception as error:  # noqa: BLE001 - raised after the run: it cannot pass through C
-            self._error = error
-            return SumStatus.FAILED
-        return SumStatus.SUMMED
+
+def _add_up(sums: Sums, errors: list[Exception], _: object, values: object, count: int) -> int:
+    try:
+        sums.sum_(torch.from_numpy(np.ctypeslib.as_array(values, (count,))))
+    except Exception as error:  # noqa: BLE001 - raised after the run: it cannot pass through C
+        errors.append(error.with_traceback(None))  # the traceback refers to the errors
+        return SumStatus.FAILED
+    return SumStatus.SUMMED
 
 
 def _accept(_: int) -> None:

@@ -16,7 +16,7 @@ import torch
 
 from tetrad.services.errors import one_line
 from tetrad.worker_svc.core.ranks import GroupPlace, Order, RankLost, Shard, Stage
-from tetrad.worker_svc.layers.collectives import Collectives, finding_losses
+from tetrad.worker_svc.layers.collectives import Collectives, Connections, finding_losses
 from tetrad.worker_svc.layers.order_channel import OpenOrders, OrderChannel, Sender, gloo_orders
 from tetrad.worker_svc.layers.rendezvous import LIFE_S, STEP_TIMEOUT_S, Rendezvous
 
@@ -71,7 +71,7 @@ class RankChannels:
         self._ending = threading.Lock()  # guards the end of a group: another thread may end it while the next one is joined
         self._rank, self._size = stage.index * shard.size + shard.index, stage.size * shard.size
         self._orders: OrderChannel | None = None
-        self._hidden: Any = None  # torch's types say less than its objects do
+        self._hidden: Connections | None = None
         self._sender: Sender | None = None
         self._met: Rendezvous | None = None
 
@@ -128,11 +128,13 @@ class RankChannels:
 
     def _connect_stages(self, met: Rendezvous) -> None:
         """Connect to the other stages of a pipeline; every rank calls this."""
-        self._hidden = met.connect("hidden", self._rank, self._size, STEP_TIMEOUT_S)
+        self._hidden = Connections(met.connect("hidden", self._rank, self._size, STEP_TIMEOUT_S))
         self._sender = Sender(self._hidden)
 
     def _disconnect_stages(self) -> None:
         """Close the connections to the other stages, if there are any."""
+        if self._sender is not None:
+            self._sender.close()
         self._hidden = self._sender = None
 
     def send_order(
@@ -182,11 +184,11 @@ class RankChannels:
 
     def expect_hidden(self, num_tokens: int, width: int) -> Arrival:
         """Start to receive rows [T, width] from the previous stage; on the leader, from the last stage. See send_hidden."""
-        hidden = self._joined(self._hidden)
+        connections = self._joined(self._hidden)
         source = self._size - self.shard.size if self.is_leader else self._rank - self.shard.size
         tensor = torch.empty(num_tokens, width)
         with finding_losses():
-            return Arrival(tensor, hidden.recv([tensor], source, 0))
+            return Arrival(tensor, connections.current.recv([tensor], source, 0))
 
     @staticmethod
     def _joined(connection: T | None) -> T:

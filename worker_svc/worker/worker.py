@@ -47,6 +47,7 @@ class Worker:
         device: the open device; the constructor calls `set_up`, so it has to run on the compute thread.
         trusts_code: whether code from a model's files may run.
         takes_media: whether the towers of models are loaded.
+        processor_kwargs_json: see LoadRequest.
         logits_processors: names and classes of custom logits processors.
     """
 
@@ -56,10 +57,11 @@ class Worker:
         *,
         trusts_code: bool = False,
         takes_media: bool = True,
+        processor_kwargs_json: str = "",
         logits_processors: tuple[tuple[str, type], ...] = (),
     ) -> None:
         device.set_up()
-        self._takes_media = takes_media
+        self._takes_media, self._processor_kwargs_json = takes_media, processor_kwargs_json
         self._trusts_code, self._logits_processors = trusts_code, logits_processors
         self._device = device
         self.verifies_drafts, self.joins_groups = device.verifies_drafts, isinstance(device, GroupDevice)
@@ -136,6 +138,7 @@ class Worker:
             trusts_code=self._trusts_code,
             logits_processors=self._logits_processors,
             takes_media=self._takes_media,
+            processor_kwargs_json=self._processor_kwargs_json,
             **options,  # type: ignore[arg-type] # LoadRequest's fields
         )
         if self._sleep is not None and request == self._load_request:

@@ -186,6 +186,20 @@ def test_requests_wait_for_the_memory_of_images(directory, reference, monkeypatc
 
 
 @pytest.mark.usefixtures("services_here")
+def test_the_operator_may_allow_larger_images_than_the_files_of_the_model(tmp_path):
+    save_vision_model(tmp_path, "internvl")
+    chat = [{"role": "user", "content": [{"type": "image", "image": picture(600, 100)}]}]
+    numbers = []
+
+    for kwargs in (None, {"max_patches": 9}):
+        with LLM(str(tmp_path), device="cpu", threads=1, max_model_len=512, mm_processor_kwargs=kwargs) as llm:
+            [output] = llm.chat(chat, PARAMS, use_tqdm=False)
+            numbers.append(len(output.prompt_token_ids))
+
+    assert numbers[0] < numbers[1]
+
+
+@pytest.mark.usefixtures("services_here")
 async def test_an_async_llm_streams_what_it_sees(directory, expected):
     args = EngineArgs(str(directory), device="cpu", threads=1, dtype="float32", kv_cache_memory_gib=0.05, max_model_len=512)
     async with AsyncLLM.from_engine_args(args) as llm:

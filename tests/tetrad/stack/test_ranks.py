@@ -7,6 +7,7 @@ import asyncio
 import math
 import os
 import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from benchmarks.stack import free_ports
 from tests.e2e.tiny_model import save_tiny_model
 from tests.lora_files import save_lora
 from tetrad import LLM, EngineArgs, LoRARequest, SamplingParams
@@ -24,9 +26,11 @@ from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 from tetrad.library.async_llm import AsyncLLM
 from tetrad.services.direct.carrier import DirectCarrier
 from tetrad.services.errors import FailedPrecondition
+from tetrad.services.settings import ServiceSettings, replaced
 from tetrad.stack.child import Child
 from tetrad.stack.local_stack import LocalStack
 from tetrad.stack.one_process import OneProcessSettings, running
+from tetrad.worker_svc.config import WorkerSettings
 
 DIGITS = StructuredOutputsParams(regex="[0-9]{3}-[a-f]{30}")
 SEEDED = SamplingParams(max_tokens=60, ignore_eos=True, temperature=0.9, seed=3)
@@ -131,6 +135,35 @@ async def test_a_split_brings_the_tokens_of_one_rank_and_a_lost_rank_costs_no_re
 
     assert not psutil.wait_procs(processes, timeout=1)[1]
     assert not directory.exists()
+
+
+@pytest.mark.parametrize(
+    "split", ["tensor_parallel_size", pytest.param("pipeline_parallel_size", marks=pytest.mark.exhaustive)]
+)
+async def test_a_lost_rank_costs_no_request_where_the_ranks_share_no_memory(model, adapter, expected, split):
+    """As on several machines: they meet at ports, and exchange tensors and orders over gloo."""
+    targets = [f"127.0.0.1:{port}" for port in free_ports(2)]
+
+    def at_ports(name: str, settings: ServiceSettings) -> ServiceSettings:
+        if isinstance(settings, WorkerSettings):
+            return replaced(settings, listen=targets[settings.rank], log_level="info")
+        return replaced(settings, worker_target=",".join(targets)) if isinstance(settings, EngineCoreSettings) else settings
+
+    def without_shared_memory(child: Child) -> Child:
+        run = f"import os, runpy; del os.memfd_create; runpy.run_module('{child.command[-1]}', run_name='__main__')"
+        return replace(child, command=(sys.executable, "-c", run)) if child.program == "worker" else child
+
+    settings = await asyncio.to_thread(args(model, **{split: 2}).stack_settings)
+    async with LocalStack(settings, adapt=at_ports, adapt_child=without_shared_memory) as stack:
+        await stack.start(timeout_s=TIMEOUT_S)
+        async with AsyncLLM.from_target(str(stack.directory)) as llm:
+            await llm.start()
+            for name, number in FAULTS:
+                answering = asyncio.create_task(answers(llm, name, adapter))
+                await asyncio.sleep(0.2)
+                os.kill(stack.pids()[name], number)
+                assert await answering == expected, name
+        assert "orders.gloo" in (stack.directory / "log").read_text()
 
 
 async def test_a_rolling_restart_after_an_upgrade_brings_all_ranks_of_the_new_release(model, tmp_path):

@@ -93,21 +93,18 @@ async def test_an_image_that_takes_too_long_fails_alone(
     assert len(good.mm_features) == 1
 
 
-async def test_a_process_that_crashes_is_started_again(
+async def test_an_image_whose_process_was_killed_is_read_by_the_next_one(
     model_directory: ModelDirectory, serve_model: ServeModel, image_processes: ImageProcesses
 ) -> None:
     async with serve_model(model_directory("llava")) as stub:
         [process] = image_processes()
         process.suspend()
-        waiting = asyncio.ensure_future(error_of(stub.RenderChat(chat([GOOD]))))
+        waiting = asyncio.ensure_future(stub.RenderChat(chat([GOOD])))
         await asyncio.sleep(0.2)
         process.kill()
-        refused = await waiting
-        good = await stub.RenderChat(chat([GOOD]))
+        good = await waiting
         [successor] = image_processes()
 
-    assert isinstance(refused, InvalidRequest)
-    assert "its process ended" in refused.message
     assert len(good.mm_features) == 1
     assert successor.pid != process.pid
 

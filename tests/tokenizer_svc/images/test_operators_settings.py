@@ -47,6 +47,16 @@ async def test_a_setting_that_the_model_does_not_take_ends_the_start(tmp_path, m
         await serve(settings, asyncio.Event())
 
 
+async def test_a_value_that_the_image_processor_does_not_take_ends_the_start(tmp_path, model_directory):
+    """The model would take only text, and the operator would find it out with the first image."""
+    settings = TokenizerSettings(
+        listen=f"unix:{tmp_path}/tokenizer", model=str(model_directory(KIND)), mm_processor_kwargs='{"max_pixels": "many"}'
+    )
+
+    with pytest.raises(ModelError, match=r"mm_processor_kwargs \{'max_pixels': 'many'\} cannot be used: "):
+        await serve(settings, asyncio.Event())
+
+
 @pytest.mark.parametrize("text", ["[1]", "{", "3"])
 def test_settings_that_are_no_object_are_refused(text):
     with pytest.raises(ValidationError, match="mm_processor_kwargs"):

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from tetrad.services.errors import Unavailable
+from tetrad.services.sandbox.sandbox import SandboxDied
 from tetrad.tokenizer_svc.images import processes
 from tetrad.tokenizer_svc.images.framing import join_frame
-from tetrad.tokenizer_svc.images.processes import ImageLimits, ImageProcesses
+from tetrad.tokenizer_svc.images.processes import ImageFailed, ImageLimits, ImageProcesses
 
 
 class FakeSandbox:
@@ -19,12 +20,15 @@ class FakeSandbox:
     made: list["FakeSandbox"]
 
     def __init__(self, module: str, **options: object) -> None:
-        self.num_exchanges = 0
+        self.num_exchanges = self.num_deaths = 0
         self.end = threading.Event()
         FakeSandbox.made.append(self)
 
     def exchange(self, contents: bytes) -> bytes:
         self.num_exchanges += 1
+        if self.num_deaths:
+            self.num_deaths -= 1
+            raise SandboxDied
         if not self.end.wait(timeout=30):
             raise Unavailable("The test has not ended it.")
         return join_frame({"tensors": []})
@@ -56,4 +60,21 @@ async def test_an_image_whose_caller_has_left_still_occupies_its_process() -> No
     await pool.process(b"third", {})
 
     assert (first.num_exchanges, second.num_exchanges) == (1, 2)
+    await pool.close()
+
+
+@pytest.mark.parametrize("num_deaths", [1, 2])
+async def test_an_image_fails_only_if_two_processes_end_over_it(num_deaths: int) -> None:
+    pool = ImageProcesses({}, ImageLimits(processes=1))
+    [sandbox] = FakeSandbox.made
+    sandbox.num_deaths = num_deaths
+    sandbox.end.set()
+
+    reading = pool.process(b"image", {})
+    if num_deaths == 1:
+        assert (await reading).size_bytes == 0
+    else:
+        with pytest.raises(ImageFailed, match=r"two processes ended while they read it.*\(image_memory_bytes\)"):
+            await reading
+
     await pool.close()

@@ -205,6 +205,11 @@ def test_a_scaled_rotary_embedding_is_that_of_transformers(name, changes):
             {"vocab_size": 32_064, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5},
         ),
         ("Mistral3ForConditionalGeneration", "mistral", {"vocab_size": 32_064}),
+        (
+            "LlavaOnevisionForConditionalGeneration",
+            "qwen2",
+            {"hidden_size": 3584, "num_attention_heads": 28, "num_key_value_heads": 4, "rope_theta": 1e6},
+        ),
     ],
 )
 def test_a_text_config_omits_the_sizes_that_transformers_assumes(architecture, model_type, given):
@@ -245,6 +250,21 @@ def test_attention_and_experts_of_a_jamba_come_once_in_a_period():
     assert [layer.has_attention for layer in layers] == [index in (1, 4) for index in range(7)]
     assert [layer.experts is not None for layer in layers] == [index in (1, 3, 5) for index in range(7)]
     assert not any(layer.rope for layer in layers)
+
+
+@pytest.mark.parametrize(
+    ("given", "activation"),
+    [
+        ({"hidden_act": ABSENT}, "gelu_tanh"),
+        ({"hidden_act": "gelu"}, "gelu_tanh"),
+        ({"hidden_act": "gelu", "hidden_activation": None}, "gelu_tanh"),
+        ({"hidden_act": "silu"}, "silu"),
+    ],
+    ids=str,
+)
+def test_gelu_in_the_config_of_a_gemma_1_is_its_approximation(given, activation):
+    """The first files of Gemma name it so; other functions are what their names say."""
+    assert read_config(config_of("gemma", **given)).activation == activation
 
 
 def test_a_gpt2_whose_attention_is_not_scaled():

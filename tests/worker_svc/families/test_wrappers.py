@@ -8,10 +8,12 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForImageTextToText
 
 from tests.grids import grid
+from tests.lora_files import merged, save_lora
 from tests.worker_svc.conftest import LAYOUT, Driver
 from tests.worker_svc.families.test_parity import PROMPTS, verified
 from tests.worker_svc.families.tiny_wrappers import FOREIGN, WRAPPERS, save_wrapper
 from tetrad.services.errors import ModelError
+from tetrad.worker_svc.core.lora import LoraLimits
 from tetrad.worker_svc.families.registry import read_config
 
 SHORT = [prompt for prompt in PROMPTS if len(prompt) < 100]
@@ -45,6 +47,25 @@ def test_tokens_of_text(name, tmp_path, load):
     reference = save_wrapper(tmp_path, name)
 
     check_tokens(load, tmp_path, reference)
+
+
+@pytest.mark.parametrize("name", ["gemma3", "llama4", "qwen3_5_moe"])
+def test_adapters_have_the_names_of_transformers_modules(name, tmp_path, load):
+    """PEFT writes them as transformers' model has them, whatever the files call its tensors."""
+    reference = save_wrapper(tmp_path / "model", name)
+    modules = r"(model\.)?(language_model|text_model).*(q_proj|o_proj|in_proj_z|embed_tokens)|lm_head"
+    adapter = save_lora(tmp_path / "adapter", reference, modules, rank=4, alpha=64)
+    model = load(tmp_path / "model", loras=LoraLimits(max_loras=1, max_lora_rank=8, max_cpu_loras=1))
+
+    model.loras.install(1, model.loras.read(adapter))
+
+    driver = Driver(model.make_runner(LAYOUT))
+    driver.add(0, SHORT[2])
+    driver.add(1, SHORT[2], lora_id=1)
+    outputs = driver.generate(12)
+    assert outputs[0] == verified(reference, SHORT[2], outputs[0])
+    assert outputs[1] == verified(merged(reference, adapter), SHORT[2], outputs[1])
+    assert outputs[1] != outputs[0]
 
 
 def test_newer_names_of_tensors(tmp_path, load):

@@ -227,6 +227,24 @@ def test_a_model_that_pools_takes_only_text(tmp_path, load):
     assert load(tmp_path, runner="pooling", convert="embed").media is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "kwargs", "largest"),
+    [
+        ("qwen3_vl", {"max_pixels": 40 * 32 * 32}, 40),
+        ("qwen3_vl", {"size": {"shortest_edge": 1024, "longest_edge": 40 * 32 * 32}}, 40),
+        ("internvl", {"max_patches": 9}, 40),
+        ("mistral3", {"size": {"longest_edge": 10 * 28}}, 100),
+    ],
+)
+def test_the_operators_settings_of_the_image_processor_allow_larger_images(kind, kwargs, largest, tmp_path):
+    save_vision_model(tmp_path, kind)
+    request = LoadRequest(kind, tmp_path, processor_kwargs_json=json.dumps(kwargs))
+
+    tower = load_tower(request, torch.float32, torch.device("cpu"), has_own_thread=True)
+
+    assert tower.modality.max_embeds_per_item == largest
+
+
 def test_towers_that_load_at_the_same_time_leave_transformers_as_it_was(tmp_path):
     """While transformers fills a model, it replaces functions of all its models."""
     save_vision_model(tmp_path, "qwen2_5_vl")

@@ -1,9 +1,11 @@
 """Ranks that compute a model together give the tokens of one rank, for models of many kinds."""
 
+import gc
 import os
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -20,6 +22,7 @@ from tetrad.services.errors import DeadlineExceeded, InvalidRequest, ModelError,
 from tetrad.worker_svc.core.plan import GrammarRows, SamplingSpec
 from tetrad.worker_svc.core.ranks import GroupPlace, Shard
 from tetrad.worker_svc.layers.rendezvous import Rendezvous
+from tetrad.worker_svc.native import shared_memory
 
 EIGHT = ("llama", "qwen3", "gpt_oss", "qwen2_moe", "deepseek_v3", "olmo2", "falcon_h1", "bloom")
 """Grouped queries, norms of heads, experts with sinks and biases, shared experts, latent attention, norms over all heads,
@@ -38,6 +41,14 @@ def family(request, tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("family")
     save_family(directory, request.param)
     return directory
+
+
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    """Without garbage collections, reference cycles keep what they refer to."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def has_ipv6() -> bool:
@@ -201,8 +212,12 @@ def test_an_address_without_a_port_to_meet_at_is_refused_by_name(address):
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_ranks_on_several_machines_meet_again_whichever_joins_first(tiny_llama, tmp_path, first):
-    """A member that joins before the leader finds the store of the group before."""
+def test_ranks_on_several_machines_meet_again_whichever_joins_first(tiny_llama, tmp_path, monkeypatch, no_collections, first):
+    """A member that joins before the leader finds the store of the group before.
+
+    The leader opens its port again: nothing that a step leaves keeps the port.
+    """
+    monkeypatch.setattr(shared_memory, "make_file", lambda *_: None)
     path, _ = tiny_llama
     with open_group(tmp_path, 2, address=f"127.0.0.1:{free_port() - 100}") as group:
         answers = []

@@ -126,6 +126,8 @@ def test_request_without_its_adapter_fails_alone(adapted, make_driver, assert_gr
         ("mamba2", "in_proj|out_proj"),
         ("bloom", "query_key_value|dense|dense_h_to_4h|dense_4h_to_h|word_embeddings"),
         ("mpt with bounds", "Wqkv|out_proj|up_proj|down_proj"),
+        ("gpt_neox", "query_key_value|dense|dense_4h_to_h|lm_head"),
+        ("nemotron_h with biases", "embeddings|q_proj|o_proj|in_proj|out_proj|mixer.up_proj|shared_experts.down_proj"),
     ],
 )
 def test_fused_and_renamed_modules(family, modules, load_adapted, tmp_path, make_driver, assert_greedy):

@@ -3,11 +3,12 @@
 Every rank receives all gathered parts, because every rank samples. NCCL computes them, or gloo where the device is host memory.
 """
 
+import contextlib
 from typing import Any
 
 import torch
 
-from tetrad.worker_svc.core.ranks import Shard
+from tetrad.worker_svc.core.ranks import RankLost, Shard
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.layers.collectives import Collectives, GroupSums
 from tetrad.worker_svc.layers.rendezvous import Rendezvous
@@ -19,12 +20,14 @@ class DeviceSums(GroupSums):
     def gather(self, x: torch.Tensor) -> list[torch.Tensor]:
         """Return every rank's x, all of the same shape, on every rank; the host does not wait."""
         parts = [torch.empty_like(x) for _ in range(self._shard.size)]
-        self._group.allgather([parts], [x.contiguous()]).wait()
+        self._connections.current.allgather([parts], [x.contiguous()]).wait()
         return parts
 
     def leave(self) -> None:
         """See Sums; pending operations of this rank are aborted."""
-        abort(self._group)
+        with contextlib.suppress(RankLost):  # it has left before
+            abort(self._connections.current)
+        super().leave()
 
 
 class DeviceCollectives(Collectives):
