@@ -133,7 +133,13 @@ GRIDS = pytest.StashKey[Grids]()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Note which tests are exhaustive, before those that `-m` excludes are gone."""
+    """Note which tests are exhaustive, before those that `-m` excludes are gone.
+
+    A name with the address of an object differs in each process, and xdist then runs no test.
+    """
+    addressed = [item.nodeid for item in items if " at 0x" in item.nodeid]
+    if addressed:
+        raise pytest.UsageError(f"The name of a test contains the address of an object; give it ids: {addressed[0]}")
     config.stash[GRIDS] = Grids(items)
 
 

@@ -260,7 +260,7 @@ def test_attention_and_experts_of_a_jamba_come_once_in_a_period():
         ({"hidden_act": "gelu", "hidden_activation": None}, "gelu_tanh"),
         ({"hidden_act": "silu"}, "silu"),
     ],
-    ids=str,
+    ids=["no", "gelu", "both", "silu"],
 )
 def test_gelu_in_the_config_of_a_gemma_1_is_its_approximation(given, activation):
     """The first files of Gemma name it so; other functions are what their names say."""
