@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -141,10 +141,7 @@ class TokenizerCalls:
                 found = next((each for each in self._connections(affinity) if each not in tried), None)
                 if found is not None:
                     tried.add(found)
-                    answering = ask(found[0], method, request)
-                    if limit is not None and has_media(request):
-                        answering = self._while_alive(found[0], answering, limit)
-                    asked[asyncio.create_task(answering)] = found
+                    asked[asyncio.create_task(self._ask(found[0], method, request, limit))] = found
                 if not asked:
                     if missing is not None:
                         raise missing
@@ -174,11 +171,13 @@ class TokenizerCalls:
             if asked:
                 await asyncio.gather(*asked, return_exceptions=True)
 
-    async def _while_alive(self, replica: Replica, answering: Coroutine[Any, Any, Any], limit: RunningLimit) -> Any:
-        """Return a replica's answer; meanwhile restart the limit of the call whenever the replica answers another call."""
+    async def _ask(self, replica: Replica, method: str, request: object, limit: RunningLimit | None) -> Any:
+        """Return a replica's answer as `ask`; for images, restart the limit while the replica answers other calls."""
+        if limit is None or not has_media(request):
+            return await ask(replica, method, request)
         watch = asyncio.create_task(_watch(replica, limit, self._timeout_s / _CHECKS_IN_TIMEOUT))
         try:
-            return await answering
+            return await ask(replica, method, request)
         finally:
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)

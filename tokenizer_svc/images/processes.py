@@ -117,7 +117,7 @@ class _Lane:
         return ProcessedImage({key: (dtype, tuple(shape), part) for (key, dtype, shape), part in columns})
 
     def _answer(self, question: bytes) -> bytes:
-        """Return the answer of the process, or of the next one: the first one may have ended for another reason than the image."""
+        """Return the answer of the process, or of the next one: the first may have ended for another reason than the image."""
         try:
             return self._sandbox.exchange(question)
         except SandboxDied:

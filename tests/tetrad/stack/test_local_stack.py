@@ -47,17 +47,27 @@ async def test_its_sockets_are_private_and_their_paths_short(shared):
     assert shared.directory in private_directories()
 
 
-async def test_a_rolling_restart_of_a_stack_that_sleeps_restarts_every_service_and_wakes_it(stack):
-    before = stack.pids()
-    async with AsyncLLM.from_target(str(stack.directory)) as llm:
-        await llm.start()
-        await llm.sleep(level=1)
+async def test_a_rolling_restart_of_a_stack_that_sleeps_restarts_every_service_and_wakes_it(smollm2):
+    settings = await asyncio.to_thread(EngineArgs(model=str(smollm2), device="sim", max_model_len=512).stack_settings)
+    asleep = asyncio.Event()
 
-        await stack.restart(timeout_s=60)
+    def on_state(name: str, state: str, why: str) -> None:
+        if (name, state) == ("worker", "not ready"):
+            asleep.set()
 
-        *_, last = [output async for output in llm.generate("A story", SamplingParams(max_tokens=5, ignore_eos=True), "awake")]
-    assert len(last.outputs[0].token_ids) == 5
-    assert not set(before.values()) & set(stack.pids().values())
+    async with LocalStack(settings, on_state=on_state) as stack:
+        await stack.start(timeout_s=90)
+        before = stack.pids()
+        async with AsyncLLM.from_target(str(stack.directory)) as llm:
+            await llm.start()
+            await llm.sleep(level=1)
+            await asleep.wait()
+
+            await stack.restart(timeout_s=60)
+
+            *_, last = [output async for output in llm.generate("A story", SamplingParams(max_tokens=5, ignore_eos=True), "x")]
+        assert len(last.outputs[0].token_ids) == 5
+        assert not set(before.values()) & set(stack.pids().values())
 
 
 async def test_close_ends_every_service_and_removes_the_directory_within_5_s(stack):
