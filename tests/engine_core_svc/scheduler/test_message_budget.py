@@ -167,3 +167,12 @@ def test_drafts_are_as_many_as_masks_and_log_probabilities_leave_room_for():
     assert taken.most_drafts(asking(mask_bytes=20, logprob_bytes=20), 1) == 1
     assert taken.most_drafts(asking(mask_bytes=61), 9) == 0
     assert taken.most_drafts(asking(), 9) == 9
+
+
+def test_a_request_whose_answer_has_no_room_in_a_step_is_passed_by_later_ones(make_bench):
+    bench = make_bench(messages=LIMITS)
+    first, large, later = [bench.add(4) for _ in range(3)]
+    first.sizes = large.sizes = MessageSizes(answer_bytes=50)
+
+    assert list(bench.step()) == [first.key, later.key]
+    assert large.key in bench.step()
