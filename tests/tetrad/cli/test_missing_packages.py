@@ -37,7 +37,7 @@ def run(directory: Path, missing: list[str], *arguments: str) -> subprocess.Comp
         (("status",), "httpx"),
         (("chat", "-q", "hi"), "httpx"),
         (("bench",), "httpx"),
-        (("serve", "--port", "0"), "numpy"),
+        (("serve", "--port", "0"), "msgspec"),
         (("frontend",), "uvicorn"),
         (("tokenizer",), "tokenizers"),
         (("engine-core",), "llguidance"),
