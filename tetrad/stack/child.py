@@ -47,7 +47,7 @@ class Child:
         on_line: called with each line of its stderr.
         render: returns the text to show for a line.
         is_led: whether another child makes it ready, perhaps only on an operator's order. If it was not ready before a restart,
-            nobody waits until it is.
+            a restart does not wait until it is.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Loading: opens what preprocesses a model's images, if it reads any. Called once at start."""
+"""Image loading: opens the image processor of a model that reads images. Called once, when the service starts."""
 
 import asyncio
 import re

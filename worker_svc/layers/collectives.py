@@ -39,8 +39,8 @@ class OpenSums(Protocol):
 class Connections:
     """The connections of one rank: a process group of torch, which closes them when the last reference to it is dropped.
 
-    Whoever exchanges tensors holds a Connections. The error of a lost rank refers to the frames of the exchange for some time:
-    if these referred to the process group, the ranks could not meet again in that time.
+    Sums, orders and hidden states hold a Connections, not the process group itself. The error of a lost rank refers to the
+    frames of the exchange for some time: if these referred to the process group, the ranks could not meet again in that time.
 
     Args:
         group: the process group.

@@ -1,4 +1,4 @@
-"""A pause: when it is answered, and what becomes of the prefix cache. Real gRPC."""
+"""Pauses: the engine core answers when requests have stopped, and clears the prefix cache. Real gRPC."""
 
 import asyncio
 

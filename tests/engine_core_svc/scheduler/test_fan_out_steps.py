@@ -66,28 +66,27 @@ def p99(values):
     return values[int(len(values) * 0.99)]
 
 
+def slowdown(bench, device, quiet_s, max_tokens):
+    """Return the p99 of four requests beside a call of 1,024 sequences, over their p99 of `quiet_s` seconds before it."""
+    quiet = p99(device.run(bench, 4, device.seconds(quiet_s)))
+    large = fan_out(bench, 1, 1024, max_tokens=max_tokens)
+    return p99(device.run(bench, 4, lambda: all(each.is_finished for each in large))) / quiet
+
+
 @pytest.mark.parametrize(("base_s", "row_s"), [(0.1, 0.004), (0.002, 0.00007), (0.01, 0.00002)], ids=["cpu", "sim", "gpu"])
 def test_a_thousand_sequences_beside_others_slow_them_down_by_half(make_bench, base_s, row_s):
     device = Device(base_s, row_s)
     bench = make_bench(max_num_seqs=256, fan_outs=MeasuringFanOutThrottle(1.5, device.clock))
-    quiet = p99(device.run(bench, 4, device.seconds(1000 * base_s)))
 
-    large = fan_out(bench, 1, 1024, max_tokens=5)
-    attacked = p99(device.run(bench, 4, lambda: all(each.is_finished for each in large)))
-
-    assert attacked <= 2.2 * quiet
+    assert slowdown(bench, device, quiet_s=1000 * base_s, max_tokens=5) <= 2.2
 
 
 def test_work_that_the_services_do_later_is_not_counted_as_the_time_of_a_step_alone(make_bench):
     """Rows take their time while later steps run: every step takes longer for as long as services have outputs to process."""
     device = LateServices(0.001, 0.00005)
     bench = make_bench(max_num_seqs=256, fan_outs=MeasuringFanOutThrottle(1.5, device.clock))
-    quiet = p99(device.run(bench, 4, device.seconds(1)))
 
-    large = fan_out(bench, 1, 1024, max_tokens=30)
-    attacked = p99(device.run(bench, 4, lambda: all(each.is_finished for each in large)))
-
-    assert attacked <= 3 * quiet
+    assert slowdown(bench, device, quiet_s=1, max_tokens=30) <= 3
 
 
 def test_a_call_alone_has_all_rows(make_bench):

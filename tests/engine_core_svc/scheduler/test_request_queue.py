@@ -1,4 +1,4 @@
-"""The queue of waiting requests: the order of those that are passed over, come back, or are served out of turn."""
+"""RequestQueue: sequences that are passed over, displaced by a preempted one, or served out of turn keep their order."""
 
 from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.scheduler.policy import ORDERS, RequestQueue
