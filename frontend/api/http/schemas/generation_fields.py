@@ -40,6 +40,12 @@ class ResponseFormat(Body):
         " structural_tag: text in which parts between tags satisfy schemas."
     )
     json_schema: JsonSchemaFormat | None = Field(None, description="With type json_schema: the schema.")
+    schema_: dict[str, Any] | None = Field(
+        None, alias="schema", description="With type json_object: the JSON schema of the object, as llama.cpp takes it."
+    )
+    value: dict[str, Any] | None = Field(
+        None, description="With type json_object: the same, as TGI takes it and huggingface_hub's InferenceClient sends it."
+    )
     structures: list[dict[str, Any]] | None = Field(
         None, description="With type structural_tag: {begin, schema, end} of each kind of part."
     )
@@ -50,6 +56,13 @@ class ResponseFormat(Body):
     def _check(self) -> Self:
         if self.type == "json_schema" and (self.json_schema is None or self.json_schema.schema_ is None):
             raise InvalidRequest("response_format of type json_schema needs json_schema.schema", field="response_format")
+        schemas = {name: schema for name, schema in (("schema", self.schema_), ("value", self.value)) if schema is not None}
+        if schemas and self.type != "json_object":
+            text = f"response_format.{next(iter(schemas))} needs type json_object, got {self.type}."
+            raise InvalidRequest(text, field="response_format")
+        if len(schemas) > 1:
+            text = "response_format.schema and response_format.value are the same field: only one can be given."
+            raise InvalidRequest(text, field="response_format")
         if self.type == "structural_tag" and self.format is None and (self.structures is None or self.triggers is None):
             text = "response_format of type structural_tag needs format, or structures and triggers"
             raise InvalidRequest(text, field="response_format")
