@@ -78,7 +78,10 @@ class RepetitionDetectionBody(Body):
 
 
 _OLDER_CONSTRAINTS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structural_tag")
-"""Fields of vLLM before 0.12. An unknown field is ignored, but an ignored constraint would change the answer."""
+"""Fields of vLLM before 0.12. An unknown field is ignored, but an ignored constraint would change the answer.
+
+Clients of both versions (guidance's VLLMModel) send them beside the same kind of structured_outputs: then nothing is lost.
+"""
 
 
 class SamplingBody(SamplingFields):
@@ -126,9 +129,12 @@ class SamplingBody(SamplingFields):
     @model_validator(mode="before")
     @classmethod
     def _refuse_older_constraints(cls, data: object) -> object:
+        given = data if isinstance(data, dict) else {}
+        newer = given.get("structured_outputs")
         for name in _OLDER_CONSTRAINTS:
-            if isinstance(data, dict) and data.get(name) is not None:
-                kind = name.removeprefix("guided_")
+            kind = name.removeprefix("guided_")
+            is_repeated = isinstance(newer, dict) and newer.get(kind) is not None
+            if given.get(name) is not None and not is_repeated:
                 text = f"{name} is vLLM's older name; use structured_outputs with {kind}."
                 raise InvalidRequest(text, field=name)
         return data

@@ -233,6 +233,17 @@ async def test_response_format_reaches_the_engine(http, engine, form):
     assert json.loads(engine.requests[0].sampling_params.structured_outputs.json_schema) == SCHEMA
 
 
+@pytest.mark.parametrize(("newer", "status"), [({"regex": "[a-z]+"}, 200), ({"choice": ["a"]}, 400)])
+async def test_an_older_constraint_may_only_repeat_structured_outputs(http, engine, newer, status):
+    """Guidance's VLLMModel sends both, for vLLM before and after 0.12."""
+    body = {"prompt": "hi", "guided_regex": "[a-z]+", "structured_outputs": newer}
+
+    response = await http.post("/v1/completions", json=body)
+
+    assert response.status_code == status
+    assert [each.sampling_params.structured_outputs.regex for each in engine.requests] == ["[a-z]+"] * (status == 200)
+
+
 async def test_a_response_format_has_one_schema(http):
     form = {"type": "json_object", "schema": SCHEMA, "value": SCHEMA}
 
