@@ -71,7 +71,7 @@ class MessageBody(Body):
 class ToolBody(Body):
     """A function that the model may call."""
 
-    type: str | None = Field(None, description="`custom` or nothing; tools that the server would run are refused.")
+    type: str | None = Field(None, description="`custom` or nothing; tools that Anthropic defines are refused.")
     name: str = Field(pattern=_TOOL_NAME, description="What the model calls it: up to 128 letters, digits, `_` and `-`.")
     description: Text = Field("", description="What it is for.")
     input_schema: dict[str, Any] | None = Field(None, description="JSON schema of the arguments, an object.")
@@ -80,7 +80,7 @@ class ToolBody(Body):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.type not in (None, "custom"):
-            raise ValueError(f"tools of type {self.type!r} run on Anthropic's servers and are not supported, only custom tools")
+            raise ValueError(f"tools of type {self.type!r} are not supported, only custom tools with an input_schema")
         if self.input_schema is None:
             raise ValueError("input_schema is missing")
         return self

@@ -247,6 +247,12 @@ async def test_an_output_format_is_no_constraint_of_forced_calls(http, engine):
         ({"messages": [{"role": "user", "content": "x" * 600}], "max_tokens": 3}, 400, "invalid_request_error", "length"),
         ({"messages": HI, "max_tokens": 3, "request_id": "a b"}, 400, "invalid_request_error", "request_id"),
         ({"messages": HI, "max_tokens": 3.5}, 400, "invalid_request_error", "max_tokens"),
+        (
+            {"messages": HI, "max_tokens": 3, "tools": [{"type": "bash_20250124", "name": "bash"}]},
+            400,
+            "invalid_request_error",
+            "tools of type 'bash_20250124' are not supported, only custom tools with an input_schema",
+        ),
         ({"messages": HI, "max_tokens": 3, "seed": 2**70}, 400, "invalid_request_error", "seed"),
         ({"messages": HI, "max_tokens": 3, "priority": 2**40}, 400, "invalid_request_error", "priority"),
         (
