@@ -6,7 +6,7 @@ Invariant: little text is unread while a reader waits, so feeding single charact
 """
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -60,6 +60,13 @@ class TextSource:
         while not self._ended and self.num_unread < len(literal) and literal.startswith(self._text[self._at :]):
             yield
         return self._text.startswith(literal, self._at)
+
+    def starts_with_any(self, literals: Sequence[str]) -> Waiting[bool]:
+        """Wait until it is certain whether one of the literals is next, and return this."""
+        for literal in literals:
+            if (yield from self.starts_with(literal)):
+                return True
+        return False
 
     def ends_within(self, *literals: str) -> bool:
         """Return whether the output has ended within one of these, whose beginning is the unread text. Never waits."""
