@@ -49,6 +49,7 @@ WRONG_FIELDS = (
     ({"response_format": {"type": "xml"}}, "response_format.type", "json_object"),
     ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "multiple are specified"),
     ({"cache_salt": "a/b"}, "cache_salt", "cache_salt"),
+    ({"cache_salt": ""}, "cache_salt", "at least 1 character, got ''"),
     ({"request_id": "a b"}, "request_id", "request_id must match"),
     ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "got 0"),
 )
