@@ -9,6 +9,7 @@ PYTHONIC = {
     "one call": ("[f(count=1)]", "", [("f", '{"count": 1}')]),
     "several calls": ("[f(count=1), g()]", "", [("f", '{"count": 1}'), ("g", "{}")]),
     "white space around": ("\n[ f( count = 1 ) ,\n g( ) ]\n", "", [("f", '{"count": 1}'), ("g", "{}")]),
+    "a comma at the end": ("[f(count=1,), g(), ]", "", [("f", '{"count": 1}'), ("g", "{}")]),
     "dotted names": ("[a.f(x=1)]", "", [("a.f", '{"x": 1}')]),
     "names with a hyphen": ("[get-time(x=1), g()]", "", [("get-time", '{"x": 1}'), ("g", "{}")]),
     "a sum that is no call": ("[a-1, b]", "[a-1, b]", []),
