@@ -97,6 +97,14 @@ class TextSource:
             self._record.append(taken)
         return taken
 
+    def put_back(self, text: str) -> None:
+        """Make the last text that was read unread again; it is not in a record."""
+        if self._at >= len(text):
+            self._at -= len(text)
+        else:  # its beginning was received earlier, and is no longer here
+            self._text = text + self._text[self._at :]
+            self._at = 0
+
     def read_run(self, pattern: re.Pattern[str]) -> Waiting[str]:
         """Read as long as `pattern` matches, also over later chunks; it must match runs of single characters."""
         parts: list[str] = []
