@@ -2,6 +2,7 @@
 
 import math
 import reprlib
+from http import HTTPStatus
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
@@ -136,15 +137,11 @@ def protocol_error_body(error: TetradError) -> bytes:
 
 
 async def on_router_error(request: Request, error: Exception) -> Response:
-    """Answer requests that the router refuses: unknown paths and methods."""
+    """Answer other requests that the router refuses than those of unknown paths: methods, mostly."""
     assert isinstance(error, HTTPException)
-    texts = {
-        404: f"There is nothing at {request.url.path}.",
-        405: f"{request.url.path} does not take {request.method} requests.",
-    }
-    text = texts.get(error.status_code, str(error.detail))
-    codes = {404: "not_found", 405: "method_not_allowed"}
-    body = _body(text, "invalid_request_error", None, codes.get(error.status_code))
+    wrong_method = error.status_code == HTTPStatus.METHOD_NOT_ALLOWED
+    text = f"{request.url.path} does not take {request.method} requests." if wrong_method else str(error.detail)
+    body = _body(text, "invalid_request_error", None, "method_not_allowed" if wrong_method else None)
     return JsonResponse(body, status_code=error.status_code, headers=error.headers)
 
 
