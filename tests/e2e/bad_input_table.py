@@ -342,6 +342,12 @@ BODIES = (
         "response_format",
         fields={"response_format": {"type": "json_schema"}},
     ),
+    http(
+        "schema beside the wrong type of format",
+        "response_format.schema needs type json_object, got text.",
+        "response_format",
+        fields={"response_format": {"type": "text", "schema": {}}},
+    ),
     http("priority", "priority must fit 32 bits, got 1099511627776.", "priority", fields={"priority": 2**40}),
     remote("request_id", "request_id must match", "request_id", fields={"request_id": "a b"}),
     remote("truncation", "truncate_prompt_tokens", "truncate_prompt_tokens", fields={"truncate_prompt_tokens": 0}),

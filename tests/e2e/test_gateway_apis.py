@@ -128,10 +128,13 @@ def test_the_tokenizer_that_is_handed_out_makes_the_same_ids(sim_server, engine)
 
     text = "The capital of France is Paris, and 2 + 2 = 4."
     over_http = httpx.post(f"{sim_server.url}/tokenize", json={"prompt": text, "add_special_tokens": False}).json()["tokens"]
+    facts = httpx.get(f"{sim_server.url}/tokenizer_info").json()
 
     assert hashlib.sha256(data).hexdigest() == last.sha256
     assert tokenizer.encode(text, add_special_tokens=False).ids == over_http
     assert "chat_template" in config
+    for name in ("bos_token", "eos_token"):
+        assert tokenizer.token_to_id(facts[name]) == facts[f"{name}_id"]
 
 
 def test_the_load_counts_what_runs(engine):

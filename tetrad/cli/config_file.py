@@ -113,7 +113,7 @@ def _checked(parser: argparse.ArgumentParser, path: Path, given: Mapping[str, An
 
 def _flags(action: argparse.Action, value: Any) -> Iterator[str]:
     flag = action.option_strings[0]
-    if isinstance(action, argparse.BooleanOptionalAction):
+    if isinstance(action, argparse.BooleanOptionalAction) or (action.nargs == "?" and isinstance(value, bool)):
         if not isinstance(value, bool):
             raise argparse.ArgumentError(None, f"must be true or false, got {value!r}")
         yield flag if value else f"--no-{flag.removeprefix('--')}"

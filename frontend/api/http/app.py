@@ -27,6 +27,7 @@ from tetrad.frontend.api.http.middleware.access import Access
 from tetrad.frontend.api.http.middleware.fast_path import FastPath
 from tetrad.frontend.api.http.middleware.methods import Methods
 from tetrad.frontend.api.http.middleware.metrics import HttpMetrics
+from tetrad.frontend.api.http.middleware.refusals import on_unknown_path
 from tetrad.frontend.api.http.middleware.request_ids import RequestIds
 from tetrad.frontend.api.http.middleware.request_timeouts import RequestTimeouts
 from tetrad.frontend.api.http.ollama import models as ollama_models
@@ -139,6 +140,7 @@ def create_app(models: ModelDirectory, settings: FrontendSettings, guard: Guard)
         add_console(app, models, guard, settings)
     app.add_exception_handler(TetradError, on_tetrad_error)
     app.add_exception_handler(HTTPException, on_router_error)
+    app.add_exception_handler(404, on_unknown_path)
     app.add_exception_handler(RequestValidationError, on_wrong_parameter)
     app.add_exception_handler(ClientDisconnect, _on_client_left)
     app.add_exception_handler(Exception, on_bug)

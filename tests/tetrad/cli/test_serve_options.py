@@ -46,6 +46,28 @@ def test_two_models_are_one_line():
     assert_one_line(tetrad("serve", "one", "--model", "two"), "one and two")
 
 
+@pytest.mark.parametrize(
+    ("flags", "line", "token"),
+    [
+        ((), "", None),
+        (("--hf-token", "hf_abc"), "hf-token: hf_abc", "hf_abc"),
+        (("--hf-token=hf_abc",), "hf-token: hf_abc", "hf_abc"),
+        (("--hf-token",), "hf-token: true", True),
+        (("--no-hf-token",), "hf-token: false", False),
+    ],
+)
+def test_a_token_is_a_text_or_a_switch(flags, line, token, tmp_path):
+    parser = new_parser("serve", "")
+    add_config_options(parser)
+    add_engine_options(parser)
+    (tmp_path / "tetrad.yaml").write_text(line)
+
+    by_flags = engine_args(parse_with_config(parser, ["m", *flags]))
+    by_file = engine_args(parse_with_config(parser, ["m", "--config", str(tmp_path / "tetrad.yaml")]))
+
+    assert (by_flags.model, by_flags.hf_token) == (by_file.model, by_file.hf_token) == ("m", token)
+
+
 def test_overrides_of_the_config_are_a_json_object():
     parser = new_parser("serve", "")
     add_engine_options(parser)

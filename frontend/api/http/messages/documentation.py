@@ -23,12 +23,7 @@ MESSAGE_USAGE = obj(
     | {"description": "What output tokens were used for."},
 )
 BLOCK = either(
-    text=obj(
-        "*",
-        type=constant("text"),
-        text=field("string", "What was said."),
-        citations=field("null", "Always null: models here quote no sources."),
-    ),
+    text=obj("*", type=constant("text"), text=field("string", "What was said.")),
     thinking=obj(
         "*",
         type=constant("thinking"),
@@ -64,7 +59,7 @@ MESSAGE_EXAMPLE = {
     "type": "message",
     "role": "assistant",
     "model": EXAMPLE_MODEL,
-    "content": [{"type": "text", "text": EXAMPLE_TEXT, "citations": None}],
+    "content": [{"type": "text", "text": EXAMPLE_TEXT}],
     "stop_reason": "end_turn",
     "stop_sequence": None,
     "usage": {

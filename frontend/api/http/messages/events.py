@@ -96,7 +96,8 @@ def _begun(block: Block) -> dict[str, Any]:
             return {"type": "thinking", "thinking": "", "signature": ""}
         case "call":
             return {"type": "tool_use", "id": block.call_id, "name": block.name, "input": {}}
-    return {"type": "text", "text": "", "citations": None}
+    # Without `citations`: Anthropic sends it only where there are some, and Vercel's AI SDK refuses null.
+    return {"type": "text", "text": ""}
 
 
 def _delta(block: Block, text: str) -> Event:

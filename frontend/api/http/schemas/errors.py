@@ -2,6 +2,7 @@
 
 import math
 import reprlib
+from http import HTTPStatus
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
@@ -31,17 +32,17 @@ _TYPES = {401: "authentication_error", 403: "permission_error", 409: "invalid_re
 # Reason -> OpenAI's own code.
 _CODES = {"INVALID_ARGUMENT": "invalid_value"}
 _RETRY_AFTER_S = 1.0
-# Error texts for values of a wrong JSON type, by pydantic's error type.
+# What a value of a wrong JSON type must be, by pydantic's error type.
 _FORMS = {
-    "float_type": "{} must be a number",
-    "int_type": "{} must be an integer",
-    "int_from_float": "{} must be an integer",
-    "bool_type": "{} must be true or false",
-    "string_type": "{} must be a string",
-    "list_type": "{} must be a list",
-    "dict_type": "{} must be an object",
-    "model_type": "{} must be an object",
-    "model_attributes_type": "{} must be an object",
+    "float_type": "a number",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "bool_type": "true or false",
+    "string_type": "a string",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
 }
 _BRANCHES = ("str", "int", "float", "bool", "dict", "list")
 _ITEMS = {"int_type": "integers", "int_from_float": "integers", "string_type": "strings", "float_type": "numbers"}
@@ -102,11 +103,12 @@ def from_validation(error: ValidationError) -> InvalidRequest:
     field = ".".join(str(part) for part in path) or None
     message = found["msg"].removeprefix("Value error, ")
     if field is None:
-        return InvalidRequest(f"{_FORMS[found['type']].format('The body')}." if found["type"] in _FORMS else message)
+        return InvalidRequest(f"The body must be {_FORMS[found['type']]}." if found["type"] in _FORMS else message)
     if found["type"] == "missing":
         return InvalidRequest(f"{field}: {message}", field=field)
     if found["type"] in _FORMS:
-        return InvalidRequest(f"{_FORMS[found['type']].format(field)}, got {given}.", field=field)
+        forms = dict.fromkeys(_FORMS[each["type"]] for each in errors if each["type"] in _FORMS and _path(each["loc"]) == path)
+        return InvalidRequest(f"{field} must be {' or '.join(forms)}, got {given}.", field=field)
     return InvalidRequest(f"{field}: {message}, got {given}", field=field)
 
 
@@ -135,15 +137,11 @@ def protocol_error_body(error: TetradError) -> bytes:
 
 
 async def on_router_error(request: Request, error: Exception) -> Response:
-    """Answer requests that the router refuses: unknown paths and methods."""
+    """Answer other requests that the router refuses than those of unknown paths: methods, mostly."""
     assert isinstance(error, HTTPException)
-    texts = {
-        404: f"There is nothing at {request.url.path}.",
-        405: f"{request.url.path} does not take {request.method} requests.",
-    }
-    text = texts.get(error.status_code, str(error.detail))
-    codes = {404: "not_found", 405: "method_not_allowed"}
-    body = _body(text, "invalid_request_error", None, codes.get(error.status_code))
+    wrong_method = error.status_code == HTTPStatus.METHOD_NOT_ALLOWED
+    text = f"{request.url.path} does not take {request.method} requests." if wrong_method else str(error.detail)
+    body = _body(text, "invalid_request_error", None, "method_not_allowed" if wrong_method else None)
     return JsonResponse(body, status_code=error.status_code, headers=error.headers)
 
 

@@ -40,6 +40,12 @@ class ResponseFormat(Body):
         " structural_tag: text in which parts between tags satisfy schemas."
     )
     json_schema: JsonSchemaFormat | None = Field(None, description="With type json_schema: the schema.")
+    schema_: dict[str, Any] | None = Field(
+        None, alias="schema", description="With type json_object: the JSON schema of the object, as llama.cpp takes it."
+    )
+    value: dict[str, Any] | None = Field(
+        None, description="With type json_object: the same, as TGI takes it and huggingface_hub's InferenceClient sends it."
+    )
     structures: list[dict[str, Any]] | None = Field(
         None, description="With type structural_tag: {begin, schema, end} of each kind of part."
     )
@@ -50,6 +56,13 @@ class ResponseFormat(Body):
     def _check(self) -> Self:
         if self.type == "json_schema" and (self.json_schema is None or self.json_schema.schema_ is None):
             raise InvalidRequest("response_format of type json_schema needs json_schema.schema", field="response_format")
+        schemas = {name: schema for name, schema in (("schema", self.schema_), ("value", self.value)) if schema is not None}
+        if schemas and self.type != "json_object":
+            text = f"response_format.{next(iter(schemas))} needs type json_object, got {self.type}."
+            raise InvalidRequest(text, field="response_format")
+        if len(schemas) > 1:
+            text = "response_format.schema and response_format.value are the same field: only one can be given."
+            raise InvalidRequest(text, field="response_format")
         if self.type == "structural_tag" and self.format is None and (self.structures is None or self.triggers is None):
             text = "response_format of type structural_tag needs format, or structures and triggers"
             raise InvalidRequest(text, field="response_format")
@@ -65,7 +78,10 @@ class RepetitionDetectionBody(Body):
 
 
 _OLDER_CONSTRAINTS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structural_tag")
-"""Fields of vLLM before 0.12. An unknown field is ignored, but an ignored constraint would change the answer."""
+"""Fields of vLLM before 0.12. An unknown field is ignored, but an ignored constraint would change the answer.
+
+Clients of both versions (guidance's VLLMModel) send them beside the same kind of structured_outputs: then nothing is lost.
+"""
 
 
 class SamplingBody(SamplingFields):
@@ -113,9 +129,12 @@ class SamplingBody(SamplingFields):
     @model_validator(mode="before")
     @classmethod
     def _refuse_older_constraints(cls, data: object) -> object:
+        given = data if isinstance(data, dict) else {}
+        newer = given.get("structured_outputs")
         for name in _OLDER_CONSTRAINTS:
-            if isinstance(data, dict) and data.get(name) is not None:
-                kind = name.removeprefix("guided_")
+            kind = name.removeprefix("guided_")
+            is_repeated = isinstance(newer, dict) and newer.get(kind) is not None
+            if given.get(name) is not None and not is_repeated:
                 text = f"{name} is vLLM's older name; use structured_outputs with {kind}."
                 raise InvalidRequest(text, field=name)
         return data

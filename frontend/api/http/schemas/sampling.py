@@ -58,6 +58,9 @@ def _structured_outputs(body: SamplingBody, *, with_format: bool) -> StructuredO
         if not with_format:
             return None
         if form.type == "json_object":
+            of_object = form.value if form.schema_ is None else form.schema_
+            if of_object is not None:
+                return StructuredOutputsParams(json=of_object, request_field=_FORMAT)
             return StructuredOutputsParams(json_object=True, request_field=_FORMAT)
         if form.type == "structural_tag":
             return StructuredOutputsParams(structural_tag=form.model_dump_json(exclude_none=True), request_field=_FORMAT)

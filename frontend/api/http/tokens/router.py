@@ -44,8 +44,10 @@ class TokenizerFacts(msgspec.Struct):
     tokenizer_hash: Annotated[str, Meta(description="Equal for equal tokenizers.")]
     vocab_size: Annotated[int, Meta(description="Ids are smaller than this.")]
     model_max_length: Annotated[int | None, Meta(description="Longest text the tokenizer was made for, in tokens.")]
-    bos_token_id: Annotated[int | None, Meta(description="Begins a text, where the model has such a token.")]
-    eos_token_id: Annotated[int | None, Meta(description="Ends a text.")]
+    bos_token: Annotated[str | None, Meta(description="Begins a text, where the model has such a token.")]
+    bos_token_id: Annotated[int | None, Meta(description="Its id.")]
+    eos_token: Annotated[str | None, Meta(description="Ends a text.")]
+    eos_token_id: Annotated[int | None, Meta(description="Its id.")]
     eos_token_ids: Annotated[list[int], Meta(description="All ids that end an output.")]
     chat_template: Annotated[str | None, Meta(description="Jinja source; null: the model has none.")]
 
@@ -55,7 +57,9 @@ _FACTS = {
     "tokenizer_hash": "9f2d",
     "vocab_size": 49152,
     "model_max_length": 8192,
+    "bos_token": "<|im_start|>",
     "bos_token_id": 1,
+    "eos_token": "<|im_end|>",
     "eos_token_id": 2,
     "eos_token_ids": [2],
     "chat_template": "{% for message in messages %}...",
@@ -96,13 +100,18 @@ async def tokenizer_info(
     """
     llm = llm_of(request, model)
     info = llm.tokenizer_info
+    bos, eos = info.bos_token_id, info.eos_token_id
+    # Remote tokenizers written for vLLM (lm-evaluation-harness) read the tokens' texts.
+    texts = await llm.texts.token_texts(token_id for token_id in (bos, eos) if token_id is not None)
     facts = TokenizerFacts(
         model=info.model,
         tokenizer_hash=info.tokenizer_hash,
         vocab_size=info.vocab_size,
         model_max_length=info.model_max_length,
-        bos_token_id=info.bos_token_id,
-        eos_token_id=info.eos_token_id,
+        bos_token=None if bos is None else texts[bos],
+        bos_token_id=bos,
+        eos_token=None if eos is None else texts[eos],
+        eos_token_id=eos,
         eos_token_ids=sorted(info.eos_token_ids),
         chat_template=info.chat_template if info.has_chat_template else None,
     )

@@ -216,13 +216,41 @@ async def test_sampling_fields_reach_the_engine(http, engine):
     assert (list(sent.stop_token_ids), sent.ignore_eos, request.priority, request.eos_token_id) == ([9], True, 3, EOS)
 
 
-async def test_response_format_reaches_the_engine(http, engine):
-    schema = {"type": "object"}
-    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+SCHEMA = {"type": "object", "required": ["a"]}
 
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}},
+        {"type": "json_object", "schema": SCHEMA},  # llama.cpp
+        {"type": "json_object", "value": SCHEMA},  # huggingface_hub's InferenceClient, of any json_schema
+    ],
+)
+async def test_response_format_reaches_the_engine(http, engine, form):
     await http.post("/v1/completions", json={"prompt": "hi", "response_format": form})
 
-    assert json.loads(engine.requests[0].sampling_params.structured_outputs.json_schema) == schema
+    assert json.loads(engine.requests[0].sampling_params.structured_outputs.json_schema) == SCHEMA
+
+
+@pytest.mark.parametrize(("newer", "status"), [({"regex": "[a-z]+"}, 200), ({"choice": ["a"]}, 400)])
+async def test_an_older_constraint_may_only_repeat_structured_outputs(http, engine, newer, status):
+    """Guidance's VLLMModel sends both, for vLLM before and after 0.12."""
+    body = {"prompt": "hi", "guided_regex": "[a-z]+", "structured_outputs": newer}
+
+    response = await http.post("/v1/completions", json=body)
+
+    assert response.status_code == status
+    assert [each.sampling_params.structured_outputs.regex for each in engine.requests] == ["[a-z]+"] * (status == 200)
+
+
+async def test_a_response_format_has_one_schema(http):
+    form = {"type": "json_object", "schema": SCHEMA, "value": SCHEMA}
+
+    refused = await http.post("/v1/completions", json={"prompt": "hi", "response_format": form})
+
+    message = "response_format.schema and response_format.value are the same field: only one can be given."
+    assert (refused.status_code, refused.json()["error"]["message"]) == (400, message)
 
 
 async def test_chat_without_max_tokens_may_fill_the_context(http, engine):

@@ -67,6 +67,14 @@ def added_up(events):
     return message
 
 
+def test_a_text_block_has_no_empty_citations():
+    """Anthropic sends the field only where there are citations; Vercel's AI SDK refuses null."""
+    events, whole = generate(PIECES["text"])
+
+    assert [set(block) for block in whole["content"]] == [{"type", "text"}]
+    assert [set(event["content_block"]) for event in events if event["type"] == "content_block_start"] == [{"type", "text"}]
+
+
 @pytest.mark.parametrize("kind", PIECES)
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
 def test_events_add_up_to_the_whole_message(kind, size):

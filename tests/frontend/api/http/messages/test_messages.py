@@ -294,6 +294,14 @@ async def test_a_missing_key_is_told_in_the_same_shape(serve_frontend):
     assert taken.status_code == 200
 
 
+async def test_an_unknown_path_is_refused_in_anthropic_s_form(http):
+    response = await http.get("/v1/messages/batches")
+
+    error = {"type": "not_found_error", "message": "There is nothing at /v1/messages/batches."}
+    request_id = response.headers["x-request-id"]
+    assert (response.status_code, response.json()) == (404, {"type": "error", "error": error, "request_id": request_id})
+
+
 async def test_a_method_that_is_not_taken(http):
     response = await http.get("/v1/messages")
 

@@ -212,6 +212,12 @@ async def test_an_unknown_model_is_not_found(http):
     assert (answer.status_code, answer.json()) == (404, {"error": "The model `other` does not exist."})
 
 
+async def test_an_unknown_path_is_refused_in_ollama_s_form(http):
+    answer = await http.post("/api/pull", json={"model": "fake"})
+
+    assert (answer.status_code, answer.json()) == (404, {"error": "There is nothing at /api/pull."})
+
+
 async def test_a_wrong_method_is_refused_in_ollama_s_form(http):
     answer = await http.get("/api/chat")
 

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from tests.frontend.fakes import EOS, TEXT
+from tests.frontend.fakes.alphabet import BOS_NAME
 from tetrad.services.version import VERSION
 from tetrad.v1 import engine_core_pb2
 
@@ -43,6 +44,7 @@ async def test_tokenizer_info(http):
     info = (await http.get("/tokenizer_info")).json()
 
     assert (info["vocab_size"], info["bos_token_id"], info["eos_token_ids"]) == (258, 256, [EOS])
+    assert (info["bos_token"], info["eos_token"]) == (BOS_NAME, "")
 
 
 async def test_pause_reaches_the_engine_and_resume_undoes_it(http, engine):
