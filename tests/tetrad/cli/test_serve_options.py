@@ -227,6 +227,13 @@ def test_a_config_file_gives_options_and_flags_override_it(tmp_path):
     assert (of_flags.max_num_seqs, of_flags.api_key, of_flags.console) == (6, ("three",), True)
 
 
+@pytest.mark.parametrize("word", ["on", "off", "'on'", "'off'", "auto"])
+def test_a_config_file_needs_no_quotes_for_on_and_off(word, tmp_path):
+    options, _ = serve_options("--config", config(tmp_path, f"operator-endpoints: {word}"))
+
+    assert options.operator_endpoints == word.strip("'")
+
+
 def test_a_printed_config_is_a_config_file_with_the_same_options(tmp_path):
     flags = ("m", "--max-num-seqs", "7", "--lora-modules", "a=/x", "b=/y", "--hf-overrides", '{"a": [1]}', "--no-console")
     given, parser = serve_options(*flags, "--served-model-name", "n", "k")
@@ -245,6 +252,9 @@ def test_a_printed_config_is_a_config_file_with_the_same_options(tmp_path):
         ("console: 3", "console: must be true or false, got 3"),
         ("hf_overrides: {released: 2026-01-02}", "hf_overrides: takes no such value: {'released': datetime.date(2026, 1, 2)}"),
         ("port: [8001, 8002]", "port: takes one value, got [8001, 8002]"),
+        ("hf_token: [a]", "hf_token: takes one value, got ['a']"),
+        ("model: true", "model: takes no such value: True"),
+        ("model: [a]", "model: takes no such value: ['a']"),
         ("device: tpu", "device: invalid choice: 'tpu'"),
         ("[1]", "must hold options"),
         ("a: [", "is not YAML"),
