@@ -100,6 +100,10 @@ fuzz: setup ## Send EXAMPLES (2000) random requests over HTTP and as many over g
 	TEST_FUZZ_EXAMPLES=$(EXAMPLES) TETRAD_TEST_WALKS=1 $(BIN)/python -m pytest tests/e2e/test_fuzz.py tests/e2e/test_random_sampling.py $(PROPERTIES) \
 	  $(PYTEST_ARGS)
 
+.PHONY: combinations
+combinations: setup ## Take WALKS (200) random walks over combinations of features, from SEED on: answers in a disturbed crowd are those alone
+	TETRAD_TEST_COMBINATIONS=$(or $(WALKS),200) TETRAD_TEST_SEED=$(or $(SEED),$$RANDOM) $(BIN)/python -m pytest tests/combinations $(PYTEST_ARGS)
+
 MUTATION_KIT := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tetrad/mutants-$(notdir $(PYTHON))
 MUTATION_PACKAGES := tests/mutants/requirements.txt
 

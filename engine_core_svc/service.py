@@ -164,9 +164,10 @@ def _drafts(settings: EngineCoreSettings, facts: WorkerFacts, layout: KVCacheLay
     """
     config = read_speculative_config(settings.speculative_config)
     keeps_states = facts.keeps_states or not any(group.is_state for group in layout.groups)
+    generates = facts.pooling is None or facts.pooling.generates
     if config is None:
-        return drafts_for(None) if facts.verifies_drafts and facts.pooling is None and keeps_states else NoDrafts()
-    if facts.pooling is not None:
+        return drafts_for(None) if facts.verifies_drafts and generates and keeps_states else NoDrafts()
+    if not generates:
         raise InvalidRequest("speculative_config is of no use: the model generates no tokens.", field="speculative_config")
     if not facts.verifies_drafts:
         text = f"speculative_config is not supported: a worker on {facts.device} does not verify drafts."

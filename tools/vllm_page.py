@@ -37,7 +37,9 @@ several. `multi_modal_uuids` may name them, and an item that is `None` with a na
 What differs on purpose: a larger `priority` is more urgent, unless `priority_order="low_first"` says what vLLM says
 ([requests.md](requests.md)). `sleep` keeps requests (`mode="keep"`) where vLLM aborts them. `n` above 1 at temperature 0 is
 allowed. `abort_request` brings one last output with `finish_reason="abort"` from `step`. `stat_loggers` are told once every
-10 s, and not at every step. `beam_search` scores the generated tokens, without the prompt's.
+10 s, and not at every step. `beam_search` scores the generated tokens, without the prompt's. Text parts of one message reach
+every template joined by line breaks; with `chat_template_content_format="openai"` as they are. A message's role is OpenAI's, or
+one that the chat template names.
 
 Written by `tools/vllm_page.py` from the signatures of vLLM {version}. **Same**: the name and the meaning are vLLM's.
 **Renamed**: the same under another name of Tetrad's. **No effect**: any value is taken, as it cannot change an answer.

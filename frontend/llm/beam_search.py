@@ -155,11 +155,11 @@ class _Search:
         self._priority = priority
         self._eos_token_ids = frozenset() if params.ignore_eos else llm.tokenizer_info.eos_token_ids
         self._num_top = num_candidates(params.beam_width, len(self._eos_token_ids))
-        vocab_size = min(filter(None, (llm.tokenizer_info.vocab_size, llm.engine_info.vocab_size)))
-        if self._num_top > vocab_size:
+        self._vocab_size = min(filter(None, (llm.tokenizer_info.vocab_size, llm.engine_info.vocab_size)))
+        if self._num_top > self._vocab_size:
             text = (
                 f"beam_width={params.beam_width} needs the {self._num_top} most likely tokens of every step,"
-                f" but the vocabulary has {vocab_size}."
+                f" but the vocabulary has {self._vocab_size}."
             )
             raise InvalidRequest(text, field="beam_width")
 
@@ -177,14 +177,21 @@ class _Search:
         )
         salt = normalize_prompt(self._prompt).cache_salt
         while True:
-            if not all(tops):
+            known = [self._known(top) for top in tops]
+            if not all(tops) or not any(known):
                 beams.abort()
                 break
-            beams.step(tops)
+            beams.step(known)
             if beams.done:
                 break
             tops = await self._step([_tokens(ids + beam.token_ids, salt, features) for beam in beams.running])
         return BeamSearchOutput(await self._sequences(ids, beams.finished))
+
+    def _known(self, top: PositionLogprobs) -> PositionLogprobs:
+        """Return the candidates that the tokenizer has: tables of models are padded, and no prompt may have their last ids."""
+        if not top or max(top) < self._vocab_size:
+            return top
+        return {token_id: found for token_id, found in top.items() if token_id < self._vocab_size}
 
     async def _step(self, prompts: Iterable[PromptType]) -> list[PositionLogprobs]:
         """Return the candidates that follow each prompt; see _collect."""

@@ -1,5 +1,5 @@
-"""Chat messages: converts OpenAI's forms of a message to the form of chat templates. Checks form and size; knows
-no templates, and reads no images: it takes them out of the messages.
+"""Chat messages: converts OpenAI's forms of a message to the form of chat templates. Checks form and size. Of a template it
+knows only the roles that its text names; it reads no images, but takes them out of the messages.
 """
 
 import json
@@ -15,7 +15,9 @@ _FIELD = "messages"
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
-def plain_messages(messages: Sequence[dict[str, Any]], media: list[Media] | None = None) -> list[dict[str, Any]]:
+def plain_messages(
+    messages: Sequence[dict[str, Any]], media: list[Media] | None = None, template: str = ""
+) -> list[dict[str, Any]]:
     """Return the messages with joined text parts, without null fields, and with reasoning in the field that templates read.
 
     A content with images stays a list of parts: {"type": "text", "text": ...} and {"type": "image"}, one for each image.
@@ -23,13 +25,15 @@ def plain_messages(messages: Sequence[dict[str, Any]], media: list[Media] | None
     Args:
         messages: {"role", "content", ...}; content is a string, a list of parts, or None.
         media: receives the images, in order; None: images are refused.
+        template: the text of the chat template; messages may have the roles that it names, such as "observation", besides
+            OpenAI's. Others are refused: templates drop their messages, or write what no model was trained on.
 
     Raises:
         InvalidRequest: an unknown role, parts of other types, or tool calls with missing fields or fields of other types.
     """
     if not messages:
         raise InvalidRequest("messages cannot be empty", field=_FIELD)
-    return [_plain(f"{_FIELD}[{place}]", message, media) for place, message in enumerate(messages)]
+    return [_plain(f"{_FIELD}[{place}]", message, media, template) for place, message in enumerate(messages)]
 
 
 def in_parts(messages: Sequence[dict[str, Any]], plain: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -58,10 +62,10 @@ def num_chars(value: object) -> int:
     return number
 
 
-def _plain(where: str, message: dict[str, Any], media: list[Media] | None) -> dict[str, Any]:
+def _plain(where: str, message: dict[str, Any], media: list[Media] | None, template: str) -> dict[str, Any]:
     # Absent fields stay absent: templates test whether a field is defined.
     plain = {name: value for name, value in message.items() if value is not None}
-    plain["role"] = _role(where, message.get("role"))
+    plain["role"] = _role(where, message.get("role"), template)
     plain["content"] = _content(where, message, media)
     plain.pop("refusal", None)
     if plain.get("reasoning"):
@@ -75,10 +79,10 @@ def _plain(where: str, message: dict[str, Any], media: list[Media] | None) -> di
     return plain
 
 
-def _role(where: str, role: object) -> str:
+def _role(where: str, role: object, template: str) -> str:
     if not isinstance(role, str):
         raise InvalidRequest(f"{where} needs a role.", field=f"{where}.role")
-    if role not in _ROLES:
+    if role not in _ROLES and not (role and (f"'{role}'" in template or f'"{role}"' in template)):
         text = f"{where} has the unknown role {role[:64]!r}; known are {', '.join(_ROLES[:-1])}."
         raise InvalidRequest(text, field=f"{where}.role")
     return "tool" if role == "function" else role

@@ -233,7 +233,8 @@ def _check_embeds(embeds: PromptEmbeds | None, params: SamplingParams, read: Pro
         text = "Images are not compatible with prompt embeds, and so with adapters of virtual tokens."
         raise InvalidRequest(text, field="messages")
     if embeds is not None and params.prompt_logprobs is not None:
-        raise InvalidRequest("prompt_logprobs is not compatible with prompt embeds.", field="prompt_logprobs")
+        text = "prompt_logprobs is not compatible with prompt embeds, and so with adapters of virtual tokens."
+        raise InvalidRequest(text, field="prompt_logprobs")
 
 
 def _wrap_i64(value: int) -> int:

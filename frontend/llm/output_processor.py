@@ -216,9 +216,9 @@ class OutputProcessor:
             update.active.sequence.pooled = rich.pooled
             update.active.sequence.num_cached_tokens = rich.num_cached_tokens or 0
         if rich.logprobs is not None:
-            update.active.sequence.add_logprobs(self._positions(rich.logprobs, update.texts())[:num_tokens])
+            update.active.sequence.add_logprobs(self._positions(update, rich.logprobs, update.texts())[:num_tokens])
         if rich.prompt_logprobs is not None:
-            request.set_prompt_logprobs(self._positions(rich.prompt_logprobs, update.prompt_texts))
+            request.set_prompt_logprobs(self._positions(update, rich.prompt_logprobs, update.prompt_texts))
 
     def _count(self, active: ActiveSequence, num_tokens: int, step: Step, tally: StepTally) -> None:
         """Record the arrival of tokens in the tally, the sequence and the request's metrics."""
@@ -229,8 +229,10 @@ class OutputProcessor:
             request.metrics.received_time = step.received_time
             tally.first.append(request)
 
-    def _positions(self, rows: LogprobRows, texts: list[str | None]) -> list[PositionLogprobs]:
-        return positions_of(rows, self._tokenizer.text_of, texts)
+    def _positions(self, update: StepUpdate, rows: LogprobRows, texts: list[str | None]) -> list[PositionLogprobs]:
+        # Texts that other requests have loaded are no part of an answer without text: it would depend on them.
+        text_of = self._tokenizer.text_of if update.active.sequence.params.detokenize else _no_text
+        return positions_of(rows, text_of, texts)
 
     async def _decode(self, sequences: list[list[int]]) -> list[str]:
         return await self._tokenizer.decode(sequences, skip_special_tokens=False)
@@ -238,3 +240,7 @@ class OutputProcessor:
     def _stop_reason(self, sequence: Sequence, rich: RichUpdate) -> int | str | None:
         by_eos = rich.stop_reason in self.eos_token_ids and rich.stop_reason not in (sequence.params.stop_token_ids or ())
         return None if by_eos else rich.stop_reason
+
+
+def _no_text(_: int) -> None:
+    return None

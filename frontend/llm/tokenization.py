@@ -150,7 +150,7 @@ class Texts:
     async def with_files(self, messages: Sequence[dict[str, Any]], cache_salt: str = "") -> list[dict[str, Any]]:
         """Return messages with the files of their images, for conversations that are rendered more than once."""
         media: list[Media] = []
-        plain_messages(messages, media)
+        plain_messages(messages, media, self._model.tokenizer.chat_template)
         self._model.media.check(media, kwargs={})
         if not media:
             return list(messages)
@@ -163,7 +163,7 @@ class Texts:
         if self._model.template_variables:
             given["chat_template_kwargs"] = self._model.template_variables | (given.get("chat_template_kwargs") or {})
         media: list[Media] = []
-        plain = plain_messages(messages, media)
+        plain = plain_messages(messages, media, self._template_of(options))
         self._model.media.check(media, kwargs=given.get("mm_processor_kwargs") or {})
         if given["add_generation_prompt"] and given.get("continue_final_message"):
             text = "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
@@ -178,6 +178,10 @@ class Texts:
         most = None if is_truncated else self._model.limits.max_prompt_chars
         arguments = {"messages": plain, **given, "max_prompt_chars": most}
         return _Chat(arguments, media, salt, size)
+
+    def _template_of(self, options: ChatOptions) -> str:
+        """Return the text of the template that renders a conversation."""
+        return options.get("chat_template") or self._model.tokenizer.chat_template
 
     async def _rendered(self, chat: _Chat) -> TokensPrompt:
         media = await self._files(chat.media, chat.cache_salt)

@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 from tetrad.frontend.parsing.elements.interface import ReasoningFormat, ToolFormat
 from tetrad.frontend.parsing.reasoning.gpt_oss import GPT_OSS
 from tetrad.frontend.parsing.reasoning.granite import GRANITE
-from tetrad.frontend.parsing.reasoning.think import DEEPSEEK_R1, GLM45, KIMI_K2, QWEN3, SEED_OSS, THINK
+from tetrad.frontend.parsing.reasoning.think import DEEPSEEK_R1, GLM45, KIMI_K2, MISTRAL, QWEN3, SEED_OSS, THINK
 from tetrad.frontend.parsing.tools.deepseek import DeepSeekV3Format, DeepSeekV31Format
 from tetrad.frontend.parsing.tools.glm45 import Glm45Format
 from tetrad.frontend.parsing.tools.granite import GraniteFormat
@@ -48,7 +48,17 @@ TOOL_FORMATS: tuple[ToolFormat, ...] = (
     Qwen3XmlFormat(),
     HermesFormat(),
 )
-REASONING_FORMATS: tuple[ReasoningFormat, ...] = (GPT_OSS, GRANITE, DEEPSEEK_R1, GLM45, KIMI_K2, QWEN3, SEED_OSS, THINK)
+REASONING_FORMATS: tuple[ReasoningFormat, ...] = (
+    GPT_OSS,
+    GRANITE,
+    DEEPSEEK_R1,
+    GLM45,
+    KIMI_K2,
+    MISTRAL,
+    QWEN3,
+    SEED_OSS,
+    THINK,
+)
 
 
 def choose_format(formats: Sequence[Format], name: str, chat_template: str) -> Format | None:

@@ -56,9 +56,10 @@ def test_a_killed_worker_costs_the_story_nothing(start_server, smollm2, tmp_path
         PAGE.block("kill -9").replace("tetrad complete", f"tetrad complete --url {server.url}").replace(ADDRESS, server.url)
     )
 
-    # Half of the page's tokens: the kill comes 2 s after their start, in their midst on a fast machine, too.
+    # A quarter of the page's tokens, and less of its sleep: the kill still comes in their midst, on a fast machine, too.
     assert "--max-tokens 800" in commands
-    commands = commands.replace("--max-tokens 800", "--max-tokens 400")
+    assert "sleep 1\n" in commands
+    commands = commands.replace("--max-tokens 800", "--max-tokens 200").replace("sleep 1\n", "sleep 0.3\n")
     # First, as `tetrad status` fails while a killed worker is away.
     undisturbed = run(commands.replace("kill -9", "true"), timeout_s=120, cwd=tmp_path)
     killed = run(commands, timeout_s=120, cwd=tmp_path)

@@ -53,8 +53,8 @@ class SamplingSpec:
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the request takes the most likely token, without random noise."""
-        return self.temperature < GREEDY_BELOW
+        """Whether the request takes the most likely token, without random noise; of several, the one with the least id."""
+        return self.temperature < GREEDY_BELOW or self.top_k == 1
 
 
 @dataclass(frozen=True, slots=True)

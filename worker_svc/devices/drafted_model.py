@@ -17,7 +17,10 @@ from tetrad.worker_svc.runner.drafts import HostDrafts
 from tetrad.worker_svc.runner.model_drafts import ModelDrafts
 from tetrad.worker_svc.runner.model_runner import ModelRunner
 
-NOT_DECODERS = "speculative_config.model: both models must be decoders that generate."
+NOT_DECODERS = (
+    "speculative_config.model: both models must be decoders that only generate; a model that also embeds takes drafts of ngram "
+    "or suffix."
+)
 
 
 class Drafter(Protocol):

@@ -30,6 +30,7 @@ def read_call_list(
             ended = yield from source.skip("]")
             if not ended and not (yield from skip_separator(source, ",")):
                 break
+            ended = ended or (yield from source.skip("]"))  # after the comma behind the last call, as Python allows
     text = source.recorded()
     if not ended:
         writer.content(text)

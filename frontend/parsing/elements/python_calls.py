@@ -1,6 +1,7 @@
 """Python calls: reads name(key=value, ...) with literals as values, and converts them to JSON.
 
-A call is announced when it is complete: its values must be parsed before they can be converted.
+A call is announced when it is complete: its values must be parsed before they can be converted. Line breaks and other control
+characters in strings, which Python does not allow in most, are read as escapes.
 """
 
 import re
@@ -12,6 +13,7 @@ from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
 _NAME = re.compile(r"[\w.\-]+")  # functions of OpenAI's API may have a hyphen
 _PLAIN = re.compile(r"[^()\[\]{}'\"]+")
 _CLOSERS = {"(": ")", "[": "]", "{": "}"}
+_CONTROLS = {chr(code): f"\\x{code:02x}" for code in range(32)}
 
 
 def read_python_call(source: TextSource, writer: PieceWriter) -> Waiting[bool]:
@@ -50,7 +52,7 @@ def _read_parentheses(source: TextSource) -> Waiting[str | None]:
 def _read_string(source: TextSource, quote: str, parts: list[str]) -> Waiting[None]:
     while (yield from source.more()):
         char = source.take(1)
-        parts.append(char)
+        parts.append(_CONTROLS.get(char, char))
         if char == quote:
             return
         if char == "\\":

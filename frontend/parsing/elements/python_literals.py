@@ -44,7 +44,7 @@ def _value(node: ast.expr) -> Any:
             return value
         case ast.UnaryOp(ast.USub(), ast.Constant(value)) if isinstance(value, int | float):
             return -value
-        case ast.List(elements) | ast.Tuple(elements):
+        case ast.List(elements) | ast.Tuple(elements) | ast.Set(elements):
             return [_value(each) for each in elements]
         case ast.Dict(keys, values):
             return {_key(key): _value(value) for key, value in zip(keys, values, strict=True)}
@@ -54,6 +54,6 @@ def _value(node: ast.expr) -> Any:
 
 
 def _key(node: ast.expr | None) -> str:
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value
+    if isinstance(node, ast.Constant) and isinstance(node.value, str | int) and not isinstance(node.value, bool):
+        return str(node.value)
     raise ValueError("JSON's keys are strings")

@@ -6,7 +6,7 @@ Invariant: little text is unread while a reader waits, so feeding single charact
 """
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -61,6 +61,13 @@ class TextSource:
             yield
         return self._text.startswith(literal, self._at)
 
+    def starts_with_any(self, literals: Sequence[str]) -> Waiting[bool]:
+        """Wait until it is certain whether one of the literals is next, and return this."""
+        for literal in literals:
+            if (yield from self.starts_with(literal)):
+                return True
+        return False
+
     def ends_within(self, *literals: str) -> bool:
         """Return whether the output has ended within one of these, whose beginning is the unread text. Never waits."""
         rest = self._text[self._at :]
@@ -89,6 +96,14 @@ class TextSource:
         if self._record is not None:
             self._record.append(taken)
         return taken
+
+    def put_back(self, text: str) -> None:
+        """Make the last text that was read unread again; it is not in a record."""
+        if self._at >= len(text):
+            self._at -= len(text)
+        else:  # its beginning was received earlier, and is no longer here
+            self._text = text + self._text[self._at :]
+            self._at = 0
 
     def read_run(self, pattern: re.Pattern[str]) -> Waiting[str]:
         """Read as long as `pattern` matches, also over later chunks; it must match runs of single characters."""

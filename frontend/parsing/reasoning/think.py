@@ -112,6 +112,10 @@ GLM45 = ThinkFormat("glm45", "<|assistant|>", ended_by=("<tool_call>",), keeps_s
 """GLM 4.5 and later: <think> after the role; `enable_thinking: false` makes the prompt close it."""
 KIMI_K2 = ThinkFormat("kimi_k2", "<|im_assistant|>", ended_by=("<|tool_calls_section_begin|>",), keeps_special_tokens=True)
 """Kimi K2 Thinking: <think>; a tool call may end the reasoning without </think>."""
+MISTRAL = ThinkFormat(
+    "mistral", "[/INST]", ended_by=("[TOOL_CALLS]",), keeps_special_tokens=True, marks=Marks("[THINK]", "[/THINK]")
+)
+"""Magistral and Ministral: other marks, which are special tokens; a system message asks the model to reason."""
 QWEN3 = ThinkFormat("qwen3", "<|im_start|>", ended_by=("<tool_call>",))
 """Qwen3 and QwQ: the model or the prompt opens <think>; `enable_thinking: false` makes the prompt close it."""
 SEED_OSS = ThinkFormat(

@@ -1,6 +1,7 @@
 """Call sections: the script for models that write marked calls, each with a head and JSON arguments, in a marked section.
 
-A section without a call is content, and so is text between calls that is not a mark.
+A call that ends behind its head has no arguments. A section without a call is content, and so is text between calls that is not
+a mark.
 """
 
 import re
@@ -36,6 +37,7 @@ def sectioned_calls(marks: SectionMarks, read_head: HeadReader) -> Script:
     # A call outside of a section is accepted, too.
     markers = Markers(marks.begin, marks.call_begin)
     closings = tuple(mark for mark in (marks.fence, marks.call_end, marks.end) if mark)
+    call_ends = (f"{marks.fence}{marks.call_end}", marks.call_end)
 
     def read(source: TextSource, writer: PieceWriter) -> Waiting[None]:
         while (yield from markers.pass_text(source, writer.content)):
@@ -47,6 +49,10 @@ def sectioned_calls(marks: SectionMarks, read_head: HeadReader) -> Script:
             if head is not None and (yield from source.peek()) == "{":
                 writer.start(*head)
                 yield from pass_value(source, writer.arguments)
+                yield from skip_closing(source, writer, *closings)
+            elif head is not None and (yield from source.starts_with_any(call_ends)):
+                writer.start(*head)
+                writer.arguments("{}")
                 yield from skip_closing(source, writer, *closings)
             else:
                 writer.content(text)

@@ -61,14 +61,7 @@ class Llama3JsonFormat(OpenAICallIds):
 
 def _read_calls(source: TextSource, writer: PieceWriter, beginnings: Sequence[str]) -> Waiting[None]:
     """Read consecutive calls. Recorded text after the last one is content."""
-    while (yield from _begins_with_any(source, beginnings)) and (yield from read_call(source, writer, bare=True)):
+    while (yield from source.starts_with_any(beginnings)) and (yield from read_call(source, writer, bare=True)):
         source.record()
         yield from skip_separator(source, ";")
     writer.content(source.recorded())
-
-
-def _begins_with_any(source: TextSource, beginnings: Sequence[str]) -> Waiting[bool]:
-    for beginning in beginnings:
-        if (yield from source.starts_with(beginning)):
-            return True
-    return False

@@ -122,10 +122,12 @@ def _read_header(source: TextSource) -> Waiting[bool]:
 
 
 def _read_call(source: TextSource, writer: PieceWriter, name: str) -> Waiting[None]:
-    """Read the message of a call: JSON, or another form of arguments."""
+    """Read the message of a call: JSON, another form of arguments, or nothing if the function has no arguments."""
     writer.start(name)
     yield from skip_space(source)
     if (yield from source.peek()) == "{":
         yield from pass_value(source, writer.arguments)
+    elif (yield from source.starts_with_any(_ENDS)) or not (yield from source.more()):  # <|call|> is not in a whole output
+        writer.arguments("{}")
     else:
         yield from _MARKERS.pass_text(source, writer.arguments)

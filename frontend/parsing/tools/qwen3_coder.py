@@ -1,6 +1,9 @@
 """Qwen 3 Coder: <tool_call><function=name><parameter=key>value</parameter>...</function></tool_call>, values as plain text.
 
 Seed-OSS: the same with other outer tags, <seed:tool_call>.
+
+Nothing escapes tags in a value, such as a file that a coding model writes. So an end tag ends a value only if another parameter
+or the end of the function is next, and not if it closes a tag within the value.
 """
 
 import re
@@ -14,12 +17,13 @@ from tetrad.frontend.parsing.elements.markers import Markers, skip_closing
 from tetrad.frontend.parsing.elements.piece_writer import PieceWriter
 from tetrad.frontend.parsing.elements.script_parser import ScriptParser
 from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
-from tetrad.frontend.parsing.elements.typed_arguments import ArgumentsWriter
+from tetrad.frontend.parsing.elements.typed_arguments import ArgumentsWriter, ValueWriter
 
 _FUNCTION = "<function="
 _FUNCTION_END = "</function>"
 _PARAMETER = "<parameter="
 _PARAMETER_END = "</parameter>"
+_NEXT_PARAMETER = f"\n{_PARAMETER}"
 _NAME = re.compile(r"[^<>\n]+")
 
 
@@ -41,7 +45,7 @@ class Qwen3CoderFormat(OpenAICallIds):
         # The model sometimes omits the outer tag.
         self._markers = Markers(self.opening, _FUNCTION)
         # The model sometimes omits the end of a value, too: the following tags, on lines of their own, then end it.
-        self._value_ends = Markers(_PARAMETER_END, f"\n{_PARAMETER}", f"\n{_FUNCTION_END}\n{self.closing}")
+        self._value_marks = Markers(_PARAMETER_END, _NEXT_PARAMETER, _FUNCTION, f"\n{_FUNCTION_END}\n{self.closing}")
 
     def recognises(self, chat_template: str) -> bool:
         """Return whether the template writes calls in this format."""
@@ -61,7 +65,7 @@ class Qwen3CoderFormat(OpenAICallIds):
                 text = source.recorded()
                 if name:
                     writer.start(name)
-                    yield from _read_arguments(source, writer, parameters.get(name, {}), self._value_ends)
+                    yield from self._read_arguments(source, writer, parameters.get(name, {}))
                     yield from skip_closing(source, writer, _FUNCTION_END, self.closing)
                 else:
                     writer.content(text)
@@ -71,6 +75,90 @@ class Qwen3CoderFormat(OpenAICallIds):
     def structural_tag(self, tools: Sequence[Tool]) -> dict[str, Any] | None:  # noqa: ARG002 - no call can be constrained
         """Return None: the arguments are not JSON."""
         return None
+
+    def _read_arguments(self, source: TextSource, writer: PieceWriter, schema: dict[str, Any]) -> Waiting[None]:
+        yield from skip_space(source)
+        if (yield from source.peek()) == "{":  # Llama 3.1 writes JSON into the tag
+            yield from pass_value(source, writer.arguments)
+            return
+        arguments = ArgumentsWriter(writer, schema, trims_newlines=True)
+        given: set[str] = set()
+        while (yield from source.starts_with(_PARAMETER)):
+            source.record()
+            name = yield from _read_name(source, _PARAMETER)
+            text = source.recorded()
+            if not name:
+                writer.content(text)
+                break
+            given.add(name)
+            value = arguments.begin_value(name)
+            if not (yield from self._read_value(source, value, given, schema.get("properties"))):
+                value.cut()
+                return
+            value.end()
+            yield from skip_space(source)
+        if (yield from source.more()) and not source.ends_within(_PARAMETER):
+            arguments.end()
+
+    def _read_value(self, source: TextSource, value: ValueWriter, given: set[str], known: object) -> Waiting[bool]:
+        """Read a value and its end tag, if it has one. False: the output ends in the value.
+
+        Args:
+            source: the text, which starts with the value.
+            value: receives it.
+            given: the names of the parameters so far: a further tag with one of them is text of the value.
+            known: the properties of the schema, one of which may follow without an end tag; any name, if there are none.
+        """
+        num_parameters = num_functions = 0  # tags that are open within the value
+        while mark := (yield from self._value_marks.pass_text(source, value.add)):
+            if mark == _NEXT_PARAMETER:
+                yield from source.skip("\n")
+                tag, name = yield from _read_tag(source)
+                if name and name not in given and (not known or (isinstance(known, dict) and name in known)):
+                    source.put_back(tag)
+                    return True
+                value.add(f"\n{tag}")
+                num_parameters += 1
+            elif mark == _PARAMETER_END:
+                source.record()
+                yield from source.skip(mark)
+                yield from skip_space(source)
+                text = source.recorded()
+                tag, name = yield from _read_tag(source)
+                if tag:
+                    ends = not num_parameters and name not in given
+                else:
+                    ends = yield from (self._call_ends(source) if num_parameters else self._function_ends(source))
+                if ends:
+                    source.put_back(tag)
+                    return True
+                value.add(text + tag)
+                num_parameters += bool(tag) - bool(num_parameters)
+            elif mark == _FUNCTION or num_functions:
+                yield from source.skip(mark)
+                value.add(mark)
+                num_functions += 1 if mark == _FUNCTION else -1
+            else:
+                return True
+        return False
+
+    def _function_ends(self, source: TextSource) -> Waiting[bool]:
+        """Return whether the function ends here: its end tag, or another outer tag, or the end of the output is next."""
+        tags = (_FUNCTION_END, self.closing, self.opening)
+        if (yield from source.starts_with_any(tags)):
+            return True
+        return not (yield from source.more()) or source.ends_within(_PARAMETER, *tags)
+
+    def _call_ends(self, source: TextSource) -> Waiting[bool]:
+        """Return whether the end of the call is next, and after it the end of the output or another call."""
+        source.record()
+        ends = yield from source.skip(_FUNCTION_END)
+        yield from skip_space(source)
+        ends = ends and (yield from source.skip(self.closing))
+        yield from skip_space(source)
+        ends = ends and (not (yield from source.more()) or (yield from source.starts_with(self.opening)))
+        source.put_back(source.recorded())
+        return ends
 
 
 class Qwen3XmlFormat(Qwen3CoderFormat):
@@ -99,25 +187,8 @@ def _read_name(source: TextSource, tag: str) -> Waiting[str]:
     return name.strip() if (yield from source.skip(">")) else ""
 
 
-def _read_arguments(source: TextSource, writer: PieceWriter, parameters: dict[str, Any], value_ends: Markers) -> Waiting[None]:
-    yield from skip_space(source)
-    if (yield from source.peek()) == "{":  # Llama 3.1 writes JSON into the tag
-        yield from pass_value(source, writer.arguments)
-        return
-    arguments = ArgumentsWriter(writer, parameters, trims_newlines=True)
-    while (yield from source.starts_with(_PARAMETER)):
-        source.record()
-        name = yield from _read_name(source, _PARAMETER)
-        text = source.recorded()
-        if not name:
-            writer.content(text)
-            break
-        value = arguments.begin_value(name)
-        if not (yield from value_ends.pass_text(source, value.add)):
-            value.cut()
-            return
-        value.end()
-        yield from source.skip(_PARAMETER_END)
-        yield from skip_space(source)
-    if (yield from source.more()) and not source.ends_within(_PARAMETER):
-        arguments.end()
+def _read_tag(source: TextSource) -> Waiting[tuple[str, str]]:
+    """Read the tag of a parameter; return its text, empty if there is none, and its name, empty if it is malformed."""
+    source.record()
+    name = yield from _read_name(source, _PARAMETER)
+    return source.recorded(), name

@@ -46,6 +46,17 @@ def test_forms_of_a_message(message, plain):
     assert plain_messages([message]) == [plain]
 
 
+@pytest.mark.parametrize("template", ["{% if message.role == 'observation' %}", '{% if "observation" == message["role"] %}'])
+def test_a_template_may_have_roles_of_its_own(template):
+    message = {"role": "observation", "content": [{"type": "text", "text": "5"}]}
+
+    assert plain_messages([message], template=template) == [{"role": "observation", "content": "5"}]
+    with pytest.raises(InvalidRequest, match="unknown role 'observe'"):
+        plain_messages([{"role": "observe", "content": "5"}], template=template)
+    with pytest.raises(InvalidRequest, match="unknown role ''"):
+        plain_messages([{"role": "", "content": "5"}], template=template + "{{ '' }}")
+
+
 @pytest.mark.parametrize(
     ("message", "field", "text"),
     [

@@ -19,3 +19,15 @@ async def test_a_search_ends_where_virtual_tokens_and_prompt_fill_the_context(ll
     found = await beam_search(llm, "r", [120] * 488, params, lora_request=adapter)
 
     assert [(len(each.tokens), each.finish_reason) for each in found.sequences] == [(492, "length")] * 2
+
+
+async def test_beams_have_no_ids_that_the_tokenizer_lacks(connect, tokenizer, engine):
+    """Tables of models are padded: their last ids may be among the candidates, and no prompt may have them."""
+    tokenizer.vocab_size = ord("k")
+    engine.reply = lambda _, position: ord("i")  # j, k, l and so on are less likely
+    llm = await connect()
+
+    found = await beam_search(llm, "r", [100] * 3, BeamSearchParams(beam_width=3, max_tokens=3, ignore_eos=True))
+
+    assert len(found.sequences) == 3
+    assert {token_id for each in found.sequences for token_id in each.tokens[3:]} == set(b"ij")

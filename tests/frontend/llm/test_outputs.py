@@ -108,6 +108,15 @@ async def test_logprobs_come_with_their_tokens_and_texts(llm):
     assert output.prompt_logprobs[1][ord("i")].logprob == -0.5
 
 
+async def test_logprobs_without_text_have_no_texts_of_tokens_whatever_others_have_loaded(llm):
+    await run(llm, logprobs=2, prompt_logprobs=1, max_tokens=3)  # loads the texts
+
+    [output] = await run(llm, logprobs=2, prompt_logprobs=1, max_tokens=3, detokenize=False)
+
+    positions = [*output.prompt_logprobs[1:], *output.outputs[0].logprobs]
+    assert {found.decoded_token for position in positions for found in position.values()} == {None}
+
+
 async def test_ids_that_the_tokenizer_lacks_leave_the_others_their_texts(connect, tokenizer):
     """Tables of models are padded: their last ids are no token's, and stand among the candidates of log-probabilities."""
     tokenizer.vocab_size = ord("j")

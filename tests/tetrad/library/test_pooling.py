@@ -12,6 +12,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassifi
 
 import tetrad
 from tests.documents import Page
+from tests.e2e.library_calls import value_of
 from tests.e2e.tiny_model import save_tiny_model
 from tests.lora_files import merged, save_lora
 from tests.worker_svc.pooling.checkpoints import (
@@ -299,6 +300,25 @@ def test_async_llm_encodes(tmp_path):
     [output] = asyncio.run(run())
 
     assert len(output.outputs.data) == 32
+
+
+@pytest.mark.usefixtures("services_here")
+def test_a_generator_that_embeds_takes_drafts_of_lookups(tmp_path):
+    prompt, sampling = "abc abc abc abc abc", tetrad.SamplingParams(max_tokens=30, temperature=0, logit_bias={67: 40.0})
+    directory = str(save_tiny_model(tmp_path))
+    both = {"device": "cpu", "runner": "generate", "convert": "embed"}
+    config = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 2}
+
+    with tetrad.LLM(directory, speculative_config=config, **both) as llm:
+        [drafted] = llm.generate(prompt, sampling, use_tqdm=False)
+        [embedding] = llm.embed(prompt, use_tqdm=False)
+        num_drafts = value_of(llm, "tetrad:spec_decode_num_draft_tokens")
+    with tetrad.LLM(directory, **both) as llm:
+        [plain] = llm.generate(prompt, sampling, use_tqdm=False)
+
+    assert drafted.outputs[0].token_ids == plain.outputs[0].token_ids
+    assert num_drafts > 0
+    assert len(embedding.outputs.embedding) == 64
 
 
 @pytest.mark.usefixtures("services_here")

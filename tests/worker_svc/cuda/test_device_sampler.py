@@ -104,6 +104,14 @@ def test_greedy_rows(dtype):
     assert_same(*pair.sample(np.round(normal(3, V)), dtype=dtype))
 
 
+def test_top_k_of_one_is_greedy_beside_drawn_rows():
+    pair = Pair((SamplingSpec(seed=1, top_k=1, top_p=0.5, min_p=0.1),), (SamplingSpec(seed=2),), (GREEDY,))
+    expected, found = pair.sample(np.tile(np.round(normal(V)), (3, 1)))
+
+    assert_same(expected, found)
+    assert found.token_ids[0] == found.token_ids[2]
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -156,6 +156,13 @@ def test_a_draft_model_that_does_not_fit_is_refused(load, tmp_path, changes, pro
         load(save_tiny_model(tmp_path, **changes))
 
 
+def test_a_target_that_also_embeds_is_refused(cpu, target):
+    both = {"runner": "generate", "convert": "embed"}
+
+    with pytest.raises(ModelError, match="only generate; a model that also embeds takes drafts of ngram or suffix"):
+        cpu.load_model(LoadRequest("x", target, draft_method="draft_model", draft_path=target, **both), lambda *_: None)
+
+
 def test_sequences_longer_than_the_draft_model_takes_are_refused(load, tmp_path):
     short = load(save_tiny_model(tmp_path, max_position_embeddings=128))
 

@@ -114,6 +114,17 @@ def test_same_seed_and_position_give_the_same_token_in_any_batch():
     assert together == alone
 
 
+@pytest.mark.parametrize("fields", [{}, {"temperature": 0.3}, {"top_p": 0.5}, {"min_p": 0.5}])
+def test_top_k_of_one_takes_the_token_of_temperature_zero_among_equals(fields):
+    logits = np.zeros(V, np.float32)
+    logits[[5, 9, V - 1]] = 4.0
+    rows = [(SamplingSpec(seed=seed, top_k=1, **fields), [1], []) for seed in range(30)]
+
+    tokens = Bench(*rows, (SamplingSpec(temperature=0.0), [1], [])).sample([logits] * 31).token_ids.tolist()
+
+    assert tokens == [5] * 31
+
+
 def test_parameters_of_other_rows_change_nothing():
     """Requests of every kind, sampled together in two orders and alone."""
     rng = np.random.default_rng(1)

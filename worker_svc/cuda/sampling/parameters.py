@@ -35,11 +35,13 @@ class SamplingParameters:
     def add(self, slot: int, request: NewRequest) -> None:
         """Store a request's parameters on the host; `catch_up` copies them to the device."""
         sampling = request.sampling
-        temperature = 0.0 if sampling.is_greedy else max(sampling.temperature, LEAST_TEMPERATURE)
-        self._host[:_NUM_FLOATS].view(np.float64)[:, slot] = temperature, sampling.top_p, sampling.min_p
-        self._host[_NUM_FLOATS:, slot] = sampling.top_k, sampling.seed, request.num_prompt_tokens
-        self.is_greedy[slot] = sampling.is_greedy
-        self.is_cut[slot] = sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
+        is_greedy = sampling.is_greedy
+        temperature = 0.0 if is_greedy else max(sampling.temperature, LEAST_TEMPERATURE)
+        top_p, min_p, top_k = (1.0, 0.0, 0) if is_greedy else (sampling.top_p, sampling.min_p, sampling.top_k)
+        self._host[:_NUM_FLOATS].view(np.float64)[:, slot] = temperature, top_p, min_p
+        self._host[_NUM_FLOATS:, slot] = top_k, sampling.seed, request.num_prompt_tokens
+        self.is_greedy[slot] = is_greedy
+        self.is_cut[slot] = top_k > 0 or top_p < 1 or min_p > 0
         self._changed.add(slot)
 
     def remove(self, slot: int) -> None:

@@ -26,7 +26,7 @@ class ChatMessage(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    role: str = Field(description="system, developer, user, assistant or tool.")
+    role: str = Field(description="system, developer, user, assistant, tool, or another role that the chat template names.")
     content: str | list[dict[str, Any]] | None = Field(
         None,
         description="Text, or a list of parts: of type text; of type image_url (`image_url`: a URL or {url, detail, uuid}; a"

@@ -30,7 +30,7 @@ class PoolingBody(Body):
     )
     request_id: str | None = Field(None, description="A name for the request. X-Request-Id goes before it.")
     priority: Number = Field(0, description="Larger is more urgent, where the engine schedules by priority.")
-    cache_salt: str | None = Field(None, description="Only requests with the same one share cached prefixes.")
+    cache_salt: str | None = Field(None, min_length=1, description="Only requests with the same one share cached prefixes.")
     use_activation: bool | None = Field(
         None, description="Normalise embeddings, or make probabilities of logits. Unset: as the model's files say."
     )

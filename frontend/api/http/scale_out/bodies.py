@@ -105,7 +105,9 @@ class TokensRequest(Body):
     )
     token_offsets: list[tuple[int, int]] | None = Field(None, description="Accepted without effect, as by vLLM.")
     cache_salt: str | None = Field(
-        None, description="Requests share cached prefixes only with those of the same salt; at most 128 characters."
+        None,
+        min_length=1,
+        description="Requests share cached prefixes only with those of the same salt; 1 to 128 characters. Unset: no salt.",
     )
     priority: Number = Field(0, description="Larger is more urgent, where the server schedules by priority.")
     features: dict[str, Any] | None = Field(None, description="Not supported: prompts are text.")

@@ -32,17 +32,17 @@ _TYPES = {401: "authentication_error", 403: "permission_error", 409: "invalid_re
 # Reason -> OpenAI's own code.
 _CODES = {"INVALID_ARGUMENT": "invalid_value"}
 _RETRY_AFTER_S = 1.0
-# Error texts for values of a wrong JSON type, by pydantic's error type.
+# What a value of a wrong JSON type must be, by pydantic's error type.
 _FORMS = {
-    "float_type": "{} must be a number",
-    "int_type": "{} must be an integer",
-    "int_from_float": "{} must be an integer",
-    "bool_type": "{} must be true or false",
-    "string_type": "{} must be a string",
-    "list_type": "{} must be a list",
-    "dict_type": "{} must be an object",
-    "model_type": "{} must be an object",
-    "model_attributes_type": "{} must be an object",
+    "float_type": "a number",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "bool_type": "true or false",
+    "string_type": "a string",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
 }
 _BRANCHES = ("str", "int", "float", "bool", "dict", "list")
 _ITEMS = {"int_type": "integers", "int_from_float": "integers", "string_type": "strings", "float_type": "numbers"}
@@ -103,11 +103,12 @@ def from_validation(error: ValidationError) -> InvalidRequest:
     field = ".".join(str(part) for part in path) or None
     message = found["msg"].removeprefix("Value error, ")
     if field is None:
-        return InvalidRequest(f"{_FORMS[found['type']].format('The body')}." if found["type"] in _FORMS else message)
+        return InvalidRequest(f"The body must be {_FORMS[found['type']]}." if found["type"] in _FORMS else message)
     if found["type"] == "missing":
         return InvalidRequest(f"{field}: {message}", field=field)
     if found["type"] in _FORMS:
-        return InvalidRequest(f"{_FORMS[found['type']].format(field)}, got {given}.", field=field)
+        forms = dict.fromkeys(_FORMS[each["type"]] for each in errors if each["type"] in _FORMS and _path(each["loc"]) == path)
+        return InvalidRequest(f"{field} must be {' or '.join(forms)}, got {given}.", field=field)
     return InvalidRequest(f"{field}: {message}, got {given}", field=field)
 
 

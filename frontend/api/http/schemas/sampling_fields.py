@@ -77,7 +77,9 @@ class SamplingFields(Body):
         None, description="Names the request, in its id and in logs. Unset: as the X-Request-Id header says."
     )
     cache_salt: str | None = Field(
-        None, description="Requests share cached prefixes only with those of the same salt; at most 128 characters."
+        None,
+        min_length=1,
+        description="Requests share cached prefixes only with those of the same salt; 1 to 128 characters. Unset: no salt.",
     )
     watermarking: bool | None = Field(None, description="Not supported: true is refused.")
     logits_processors: Any = Field(None, description="Not supported: vllm_xargs has values for the server's own processors.")

@@ -16,6 +16,7 @@ R1 = "<｜User｜>hi<｜Assistant｜>"
 GLM = "[gMASK]<sop><|user|>\nhi<|assistant|>"
 KIMI = "<|im_user|>user<|im_middle|>hi<|im_end|><|im_assistant|>assistant<|im_middle|>"
 SEED = "<seed:bos>user\nhi<seed:eos><seed:bos>assistant\n"
+MISTRAL = "<s>[SYSTEM_PROMPT]First draft your thoughts: [THINK]here[/THINK].[/SYSTEM_PROMPT][INST]hi[/INST]"
 GRANITE = "Write your thoughts after 'Here is my thought process:'.<|start_of_role|>assistant<|end_of_role|>"
 HARMONY = "<|start|>user<|message|>hi<|end|><|start|>assistant"
 ANALYSIS, FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
@@ -60,6 +61,9 @@ CASES = [
     ("seed_oss", SEED, "<seed:think>well</seed:think>yes", "well", "yes"),
     ("seed_oss", SEED + "<seed:think>", "</seed:think>yes", "", "yes"),
     ("seed_oss", SEED, "<seed:think>go<seed:tool_call>", "go", "<seed:tool_call>"),
+    ("mistral", MISTRAL, "[THINK]well[/THINK]yes", "well", "yes"),
+    ("mistral", MISTRAL, "[THINK]go[TOOL_CALLS]f[ARGS]{}", "go", "[TOOL_CALLS]f[ARGS]{}"),
+    ("mistral", MISTRAL, "yes [THINK]", "", "yes [THINK]"),
     ("think", CHATML, "<think>😀 漢字</think>שלום", "😀 漢字", "שלום"),
     ("granite", GRANITE, "Here is my thought process: a\n\nHere is my response: b", "a", "b"),
     ("granite", GRANITE, "Here's my thought process:\na. Here\nHere's my response:\n\nb", "a. Here", "b"),
@@ -231,6 +235,7 @@ def test_calls_end_no_reasoning_where_something_waits_for_its_end(name, prompt, 
         ("<|start_of_role|> Here is my thought process: ", "granite"),
         ("<|start|>assistant<|channel|>analysis<|message|>", "gpt_oss"),
         ("{%- set bos_token = '<seed:bos>' %} </seed:think>", "seed_oss"),
+        ("{{ '[INST]' + message['content'] + '[/INST]' }} [THINK]...[/THINK]", "mistral"),
         ("]~b]ai </think>", "think"),
         ("{{ '<|im_start|>' + message.content }}", None),
         ("", None),

@@ -17,6 +17,7 @@ OPENAI = {
     "recipient first": (f"{TURN} to=functions.f<|channel|>commentary json<|message|>{{}}<|call|>", "", [("f", "{}")]),
     "a header that the prompt has begun": (" to=functions.f<|channel|>commentary json<|message|>{}<|call|>", "", [("f", "{}")]),
     "no type": ("<|channel|>commentary to=functions.f<|message|>{}", "", [("f", "{}")]),
+    "no arguments": (f"{TO_F}<|call|>{TURN}{TO_F}", "", [("f", "{}"), ("f", "{}")]),
     "several calls": (f"{TO_F}{{}}<|call|>{TURN}{TO_F}{{}}<|call|>", "", [("f", "{}"), ("f", "{}")]),
     "a preamble and a call": (
         f"<|channel|>commentary<|message|>Let me see.<|end|>{TURN}{TO_F}{{}}<|call|>",

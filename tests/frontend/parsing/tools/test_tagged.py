@@ -1,5 +1,7 @@
 """Arguments in tags, typed by the tools' schemas: Qwen 3 Coder, GLM 4.5. Row: output, content, calls."""
 
+import json
+
 import pytest
 
 from tests.frontend.parsing.tools.reading import check_reading, parser_of, read, shown
@@ -108,6 +110,17 @@ GLM = {
     "cut in a value": ("<tool_call>f\n<arg_key>text</arg_key>\n<arg_value>ab", "", [("f", '{"text": "ab')]),
 }
 
+# Files that a coding model writes with a call.
+WRITTEN = {
+    "XML with such an element": '<a>\n  <parameter name="b">1</parameter>\n  <parameter name="c">2</parameter>\n</a>',
+    "an end tag in code": 'text.split("</parameter>")\nreturn',
+    "a parameter of the same call": '"""\n<parameter=text>\nb\n</parameter>\n"""',
+    "a whole call": f'"""\n{xml(("text", "b"), ("count", "5"))}\n"""',
+    "a call of another function": '"""\n<tool_call>\n<function=g>\n<parameter=x>1</parameter>\n</function>\n</tool_call>\n"""',
+    "a tag that is not closed": "before\n<parameter=key>\nbehind",
+    "the end of a function": "a\n</function>\nb",
+}
+
 TABLES = {
     "qwen3_coder": QWEN3,
     "qwen3_xml": {title: QWEN3[title] for title in ("several calls", "numbers")},
@@ -150,3 +163,12 @@ def test_string_parameters_stream_while_they_are_written():
     pieces = [[piece.text for piece in parser.feed(chunk)] for chunk in ('a"', "b\n", "c")]
 
     assert pieces == [['a\\"'], ["b"], ["\\nc"]]
+
+
+@pytest.mark.parametrize("text", WRITTEN.values(), ids=WRITTEN)
+@pytest.mark.parametrize("behind", ["", "\n" + xml(name="g")])
+def test_tags_in_a_value_do_not_end_it(text, behind):
+    output = xml(("count", "5"), ("text", text)) + behind
+    arguments = json.dumps({"count": 5, "text": text})
+
+    check_reading("qwen3_coder", output, "", [("f", arguments), ("g", "{}")] if behind else [("f", arguments)])

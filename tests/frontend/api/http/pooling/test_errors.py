@@ -25,6 +25,7 @@ LONG = "x" * 600
         ("/pooling", {"input": "a", "encoding_format": "base64", "embed_dtype": "bfloat16"}, "embed_dtype"),
         ("/v1/embeddings", {"input": "a", "normalize": False}, "normalize"),
         ("/v1/embeddings", {"input": "a", "padding": "max_length"}, "padding"),
+        ("/v1/embeddings", {"input": "a", "cache_salt": ""}, "cache_salt"),
         ("/pooling", {"input": "a", "softmax": True}, "softmax"),
         ("/classify", {"input": "a", "activation": False}, "activation"),
         ("/score", {"text_1": "a", "text_2": "b", "mm_processor_kwargs": {"size": 2}}, "mm_processor_kwargs"),

@@ -285,6 +285,7 @@ async def test_an_abort_ends_a_request_of_this_api_and_no_other(http, engine):
         ({"kv_transfer_params": {"a": 1}}, "kv_transfer_params", "kv_transfer_params is not supported"),
         ({"ec_transfer_params": {"a": 1}}, "ec_transfer_params", "ec_transfer_params is not supported"),
         ({"cache_salt": "a/b"}, "cache_salt", "cache_salt"),
+        ({"cache_salt": ""}, "cache_salt", "at least 1 character"),
     ],
 )
 async def test_what_is_wrong_is_refused_with_its_field(http, changes, field, message):

@@ -49,6 +49,7 @@ WRONG_FIELDS = (
     ({"response_format": {"type": "xml"}}, "response_format.type", "json_object"),
     ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "multiple are specified"),
     ({"cache_salt": "a/b"}, "cache_salt", "cache_salt"),
+    ({"cache_salt": ""}, "cache_salt", "at least 1 character, got ''"),
     ({"request_id": "a b"}, "request_id", "request_id must match"),
     ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "got 0"),
 )
@@ -82,6 +83,14 @@ WRONG_BODIES = (
     (CHAT, {}, "messages", "messages: Field required"),
     (CHAT, {"messages": []}, "messages", "messages cannot be empty"),
     (CHAT, {"messages": [{"content": "x"}]}, "messages.0.role", "Field required"),
+    (CHAT, {"messages": [{"role": "user", "content": {}}]}, "messages.0.content", "must be a string or a list, got {}."),
+    (
+        COMPLETIONS,
+        {"prompt": "a", "structured_outputs": {"json": 5}},
+        "structured_outputs.json",
+        "a string or an object, got 5.",
+    ),
+    (COMPLETIONS, {"prompt": "a", "stop": 5}, "stop", "stop must be a string or a list, got 5."),
     (CHAT, {"messages": [{"role": "user", "content": "forbidden"}]}, "messages", "Conversation roles must alternate"),
     (CHAT, {"messages": [{"role": "narrator", "content": ""}]}, "messages[0].role", "unknown role 'narrator'"),
     (CHAT, {"messages": MESSAGES, "top_logprobs": 2}, None, "`logprobs` must be set to true"),
