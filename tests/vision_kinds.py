@@ -158,6 +158,17 @@ KINDS: Mapping[str, VisionKind] = {
         {"processor_class": "LlavaNextProcessor", "patch_size": 14, "vision_feature_select_strategy": "default"}
         | {"num_additional_image_tokens": 1, "image_token": "<image>"},
     ),
+    "llava_onevision": VisionKind(
+        "llava_onevision",
+        ("<image>", "<video>"),
+        "<image>",
+        "<image>",
+        "LlavaOnevisionImageProcessor",
+        _HALF | {"size": {"height": 28, "width": 28}, "image_grid_pinpoints": _PINPOINTS},
+        {"vision_feature_layer": -1, "image_grid_pinpoints": _PINPOINTS, "vision_aspect_ratio": "anyres_max_2"},
+        {"processor_class": "LlavaOnevisionProcessor", "num_image_tokens": 4, "vision_feature_select_strategy": "full"}
+        | {"vision_aspect_ratio": "anyres_max_2", "image_token": "<image>"},
+    ),
     "smolvlm": _tiles("smolvlm", "SmolVLM"),
     "idefics3": _tiles("idefics3", "Idefics3"),
     "qwen2_vl": _qwen("qwen2_vl", "Qwen2VLProcessor", 14),

@@ -34,6 +34,15 @@ class StepBudget:
         self.messages = messages
         self.share = share
 
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """The remaining tokens, and those planned for prompts; set them to an earlier value to undo what was taken since."""
+        return self.num_tokens, self.num_prompt_tokens
+
+    @tokens.setter
+    def tokens(self, earlier: tuple[int, int]) -> None:
+        self.num_tokens, self.num_prompt_tokens = earlier
+
     def take(self, num_wanted: int) -> int:
         """Spend and return the tokens that a request may compute, at most `num_wanted`; 0 if none are left for it."""
         num_tokens = min(num_wanted, self.num_tokens)

@@ -200,6 +200,7 @@ class Scheduler:
         while index < len(in_order) and budget.num_tokens > 0:
             request = in_order[index]
             has_room = budget.share.has_room(request) and rows.has_room(request)
+            before = budget.tokens
             num_new = self._num_tokens_to_compute(request, budget) if has_room else 0
             if num_new == 0:
                 index += 1
@@ -210,7 +211,7 @@ class Scheduler:
                 victim = in_order[-1]
                 self.states.preempt(victim)
                 if victim is request:
-                    budget.give_back(num_new, num_new)
+                    budget.tokens = before
                     return
                 blocks = self.kv_cache.extend(request, num_new)
             columns = plan.cached_requests

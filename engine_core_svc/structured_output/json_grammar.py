@@ -18,6 +18,8 @@ DEFAULT_WHITESPACE = r" |\n {0,16}"
 _OPTIONS = "x-guidance"
 _MAX_DEPTH = 128
 _SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_NAMED_PROPERTIES = ("properties", "patternProperties")
+_ANNOTATIONS = ("title", "description", "default", "examples")
 _SCHEMA_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _SCHEMAS = (
     "items",
@@ -77,12 +79,36 @@ def _closed(schema: dict[str, Any]) -> dict[str, Any]:
     return {**schema, "additionalProperties": False} if lists_any and "additionalProperties" not in schema else schema
 
 
+def _with_listed_names(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema without `propertyNames`, if it allows any name or lists the names; else the schema unchanged.
+
+    Zod writes the first form for every record, Zod and Pydantic write the second for maps whose keys are literals.
+    """
+    names = schema.get("propertyNames")
+    rest = {key: value for key, value in schema.items() if key != "propertyNames"}
+    if names is True:
+        return rest
+    if not isinstance(names, dict) or names.get("type", "string") != "string":
+        return schema
+    rules = names.keys() - {"type", *_ANNOTATIONS}
+    if not rules:
+        return rest
+    listed = names.get("enum", [names.get("const")])
+    values = schema.get("additionalProperties", True)
+    is_list = rules <= {"enum"} or rules <= {"const"}
+    if not is_list or not isinstance(listed, list) or values is False or not rest.keys().isdisjoint(_NAMED_PROPERTIES):
+        return schema
+    properties = {name: values for name in listed if isinstance(name, str)}
+    return {**rest, "properties": properties, "additionalProperties": False}
+
+
 def _rewrite(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]], depth: int) -> Any:
     """Return a schema with `change` applied to it and to every schema inside it."""
     if depth > _MAX_DEPTH:
         raise refusal(f"The JSON schema is nested deeper than {_MAX_DEPTH} levels.")
     if not isinstance(schema, dict):
         return schema
+    schema = _with_listed_names(schema)
     kept = {key: value for key, value in schema.items() if key != _OPTIONS and not (key == "uniqueItems" and value is False)}
     for key, value in kept.items():
         if key in _SCHEMA_MAPS and isinstance(value, dict):

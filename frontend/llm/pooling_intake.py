@@ -13,7 +13,7 @@ from tetrad.frontend.llm.pooling_job import PoolingJob
 from tetrad.frontend.llm.pooling_window import PoolingWindow
 from tetrad.frontend.request.deadlines import earliest_deadline, within
 from tetrad.frontend.request.new_pooling import NewPooling
-from tetrad.frontend.request.new_request import check_identity
+from tetrad.frontend.request.new_request import check_identity, check_trace_headers
 from tetrad.frontend.request.pooling import TASKS, PoolingFacts, PoolingParams
 from tetrad.frontend.request.prompts import estimated_prompt_tokens
 from tetrad.services.errors import InvalidRequest
@@ -33,6 +33,7 @@ class PoolingIntake(Intake[PoolingInputs]):
         """Check and admit a request, start to send its inputs, and return its job. Errors: see AsyncLLM.encode_all."""
         inputs = self._gate.required(self._inputs)
         check_identity(new.request_id, new.priority)
+        check_trace_headers(new.trace_headers)
         facts = self._pooling_facts(new)
         params = self._verified(new, facts)
         size = self._engines.max_model_len

@@ -80,7 +80,10 @@ class NewRequest:
     def check(self) -> None:
         """Raise for values that are invalid for every model, prompt and parameters."""
         check_identity(self.request_id, self.priority)
+        if not isinstance(self.prediction, str):
+            raise TypeError(f"prediction must be a string, empty for none, got {type(self.prediction).__name__}")
         check_text("prediction", self.prediction)
+        check_trace_headers(self.trace_headers)
         if not 0 <= check_number("arrival_time", self.arrival_time) <= _MAX_UNIX_S:
             text = f"arrival_time must be Unix seconds in [0, {_MAX_UNIX_S}], got {self.arrival_time}."
             raise InvalidRequest(text, field="arrival_time")
@@ -90,6 +93,17 @@ class NewRequest:
             if not 0 <= rank <= _MAX_I32:
                 text = f"data_parallel_rank must be 0 or more and fit 32 bits, got {rank}."
                 raise InvalidRequest(text, field="data_parallel_rank")
+
+
+def check_trace_headers(headers: object) -> None:
+    """Raise TypeError for headers that are no mapping of strings; malformed values are dropped later, as over HTTP."""
+    if headers is None:
+        return
+    if not isinstance(headers, Mapping):
+        raise TypeError(f"trace_headers must map names to strings, got {type(headers).__name__}")
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError(f"trace_headers must map names to strings, got {name!r:.64}: {value!r:.64}")
 
 
 def check_identity(request_id: object, priority: int) -> None:

@@ -160,9 +160,9 @@ class TurnCall:
         if kind != RequestOutputKind.DELTA or self.path != "/v1/responses":
             return _without_names((await client.http.post(self.path, json=self.body)).json())
         async with client.http.stream("POST", self.path, json=dict(self.body) | {"stream": True}) as answer:
-            lines = [line async for line in answer.aiter_lines() if line.startswith("data: {")]
-            if not lines:
+            if answer.status_code != 200:
                 return _without_names(json.loads(await answer.aread()))
+            lines = [line async for line in answer.aiter_lines() if line.startswith("data: {")]
         return _without_names(json.loads(lines[-1].removeprefix("data: "))["response"])
 
 

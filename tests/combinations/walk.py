@@ -21,7 +21,7 @@ from tetrad.frontend.request.sampling_params import RequestOutputKind
 from tetrad.services.errors import TetradError, Unavailable
 
 MAX_MODEL_LEN = 256
-WAIT_S = 20
+WAIT_S = 120
 CHANGE_VALUES = ("kv_cache_dtype", "cpu_kernels")
 """Settings of a worker that may change the last digits, and so tokens: they are the same alone."""
 PROCESSOR = "tests.combinations.processors:Favourite"
@@ -87,7 +87,7 @@ async def client_of(checkpoint: Checkpoint, name: str, options: Options) -> Asyn
         "max_logprobs": -1,
         "tool_call_parser": "hermes",
         "responses_store": "none",
-        "ready_timeout_s": 10.0,
+        "ready_timeout_s": 60.0,
         **options.frontend,
     }
     common = {"max_model_len": MAX_MODEL_LEN, "enable_lora": True, **checkpoint.engine}
@@ -149,7 +149,7 @@ class Disturbances:
 
     async def _kill(self) -> None:
         if sum(each.startswith("_kill") for each in self.log) < 3:
-            await kill(self._services, self._rng.choice(["worker", "engine core"]))
+            await kill(self._services, self._rng.choice(["worker", "engine core", "tokenizer"]))
 
     async def _adapters(self) -> None:
         for adapter in self._checkpoint.adapters:
@@ -265,8 +265,11 @@ class Walk:
             calls = [one(i, self._rng.random() * 0.1, self._rng.choice(kinds)) for i in range(len(self.chats))]
             async with asyncio.timeout(WAIT_S):
                 disturbed = asyncio.create_task(disturbances.run(self.num_disturbances))
-                found = await asyncio.gather(*calls)
-                await disturbed
+                try:
+                    found = await asyncio.gather(*calls)
+                    await disturbed
+                finally:
+                    disturbed.cancel()
                 await client.llm.wait_idle()
                 await self._check_idle(client)
             return found

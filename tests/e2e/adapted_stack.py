@@ -32,6 +32,7 @@ class Services:
     llm: AsyncLLM
     worker: Service
     engine_core: Service
+    tokenizer: Service
 
 
 def settings_of(
@@ -62,7 +63,7 @@ async def restartable(
             service.start()
             exits.push_async_callback(service.stop)
         llm = await exits.enter_async_context(await AsyncLLM.connect(settings.frontend, carrier))
-        yield Services(llm, worker, core)
+        yield Services(llm, worker, core, tokenizer)
 
 
 def prompts_of(count: int, seed: int = 0, *, longest: int = 60) -> list[list[int]]:
@@ -80,8 +81,8 @@ async def generate(
 
 async def kill(services: Services, name: str) -> None:
     """End a service in the midst of what it does, and start another one."""
-    if name == "worker":  # it drains nothing
-        await services.worker.restart()
+    if name in ("worker", "tokenizer"):  # they drain nothing
+        await getattr(services, name).restart()
         return
     task = services.engine_core.task
     assert task is not None

@@ -43,6 +43,8 @@ def parse_with_config(parser: argparse.ArgumentParser, arguments: Sequence[str])
         parser.set_defaults(**_checked(parser, options.config, in_file))
         options = parser.parse_args(arguments)
         flags |= in_file.keys()
+        if isinstance(model, bool) or not isinstance(model, str | int | float | None):
+            raise InvalidRequest(f"--config {options.config}: model: takes no such value: {model!r}.", field="config")
         if options.model is None and getattr(options, _NAMED_MODEL, None) is None and model is not None:
             options.model = str(model)
     options.given = flags
@@ -113,12 +115,14 @@ def _checked(parser: argparse.ArgumentParser, path: Path, given: Mapping[str, An
 
 def _flags(action: argparse.Action, value: Any) -> Iterator[str]:
     flag = action.option_strings[0]
-    if isinstance(action, argparse.BooleanOptionalAction):
+    if isinstance(value, bool) and action.choices and {"on", "off"} <= {*action.choices}:
+        value = "on" if value else "off"  # YAML reads these words without quotes as true and false
+    if isinstance(action, argparse.BooleanOptionalAction) or (action.nargs == "?" and isinstance(value, bool)):
         if not isinstance(value, bool):
             raise argparse.ArgumentError(None, f"must be true or false, got {value!r}")
         yield flag if value else f"--no-{flag.removeprefix('--')}"
     elif isinstance(value, list):
-        if action.nargs is None and isinstance(action, argparse._StoreAction):  # noqa: SLF001 - argparse has no public name
+        if action.nargs in (None, "?") and isinstance(action, argparse._StoreAction):  # noqa: SLF001 - argparse has no public name
             raise argparse.ArgumentError(None, f"takes one value, got {value!r}")
         if action.nargs == "+":
             yield from (flag, *map(str, value))

@@ -60,6 +60,9 @@ _NO_FLAG = ("model", *PROGRAMS_ALONE)
 _NAMED_MODEL = "named_model"
 _NAMES = {"served_model_name": "NAME", "logits_processors": "MODULE:CLASS", "allowed_media_domains": "HOST"}
 """Arguments with several names -> the metavar of a name."""
+_VALUE_OR_SWITCH = ("hf_token",)
+"""Arguments that are a text, True (the flag without a value) or False (the flag with no- in front)."""
+_NO_TOKEN = "Send no token, also if there is one."
 _JSON = (
     "hf_overrides",
     "speculative_config",
@@ -108,6 +111,10 @@ def add_engine_options(parser: argparse.ArgumentParser, *, model_flag: bool = Fa
     for field in dataclasses.fields(EngineArgs):
         if field.name in _NO_FLAG or field.name in verdicts_of(EngineArgs):
             continue
+        if field.name in _VALUE_OR_SWITCH:
+            # The flag with a value is added last: it is the one that a config file sets.
+            flag = f"--no-{field.name.replace('_', '-')}"
+            group.add_argument(flag, dest=field.name, action="store_const", const=False, default=field.default, help=_NO_TOKEN)
         group.add_argument(
             f"--{field.name.replace('_', '-')}",
             default=field.default,
@@ -144,6 +151,8 @@ def _help(name: str) -> str:
 
 def _kind(name: str, annotation: Any) -> dict[str, Any]:
     kinds = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+    if name in _VALUE_OR_SWITCH:
+        return {"nargs": "?", "const": True, "metavar": "TEXT"}
     if bool in kinds:
         return {"action": argparse.BooleanOptionalAction}
     if name in _NAMES:

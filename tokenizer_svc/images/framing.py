@@ -1,4 +1,4 @@
-"""Framing: a JSON header and byte strings in one frame, for both sides of the image process."""
+"""Framing: a JSON header and byte strings in one frame, and a name in the header, for both sides of the image process."""
 
 import json
 import struct
@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 _LENGTH = struct.Struct("<Q")
+BESIDE_OTHERS = "beside_others"
+"""Name of the setting of an image whose prompt has several, beside those of the image processor; no caller has it."""
 
 
 def join_frame(header: Mapping[str, Any], *parts: bytes | memoryview) -> bytes:

@@ -14,6 +14,7 @@ from PIL import Image
 
 from tetrad.tokenizer_svc.images.bounded_resize import bounded
 from tetrad.tokenizer_svc.images.decoding import ImageError
+from tetrad.tokenizer_svc.images.framing import BESIDE_OTHERS
 
 CLASSES: Mapping[str, str] = {
     "CLIPImageProcessor": "clip",
@@ -70,11 +71,16 @@ class PilProcessor:
         Raises:
             ImageError: the processor refuses the image or the settings.
         """
+        if kwargs.get(BESIDE_OTHERS):
+            kwargs = {name: value for name, value in kwargs.items() if name != BESIDE_OTHERS}
+            images: list[Any] = [[image, Image.new("RGB", (1, 1))]]  # as a prompt's two images; the other costs nothing
+        else:
+            images = [image]
         if unknown := kwargs.keys() - self._names:
             raise ImageError(f"the image processor has no setting {min(unknown)!r}")
         more = {_ROWS: True} if _ROWS in self._names else {}
         try:
-            found = self._processor.preprocess([image], **{**kwargs, **_UNSCALED, **more})
+            found = self._processor.preprocess(images, **{**kwargs, **_UNSCALED, **more})
         except (ImageError, MemoryError):
             raise
         except Exception as error:  # transformers raises any error of Python for settings that do not fit

@@ -15,6 +15,7 @@ from tetrad.services.errors import InvalidRequest
 from tetrad.tokenizer_svc.images.families.family import Family
 from tetrad.tokenizer_svc.images.families.model import ImageModel
 from tetrad.tokenizer_svc.images.feature_cache import FeatureCache
+from tetrad.tokenizer_svc.images.framing import BESIDE_OTHERS
 from tetrad.tokenizer_svc.images.items import ImageFeature, ImageItem
 from tetrad.tokenizer_svc.images.message_room import MessageRoom
 from tetrad.tokenizer_svc.images.processes import ImageFailed, ImageProcesses
@@ -89,6 +90,8 @@ class ImagePreprocessor:
             InvalidRequest: an image cannot be read or processed, or is named by a uuid that is not known; or the features do
                 not fit a message together.
         """
+        if self._family.splits_single and len(items) > 1:
+            kwargs = {**kwargs, BESIDE_OTHERS: True}
         settings = json.dumps(kwargs, sort_keys=True)
         room = MessageRoom(len(items), self._max_message_bytes)
 

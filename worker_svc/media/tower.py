@@ -78,6 +78,13 @@ class TransformersTower:
         config = self._module.config
         if tokens := _first(config, "mm_tokens_per_image"):
             return (_first(self._vision, "image_size") // _first(self._vision, "patch_size")) ** 2 // tokens
+        if tiles := getattr(config, "image_grid_pinpoints", None):
+            # LLaVA-OneVision encodes all tiles and makes the result smaller; the largest image becomes about
+            # `most` tiles of embeddings.
+            side = _first(self._vision, "image_size")
+            most = int(getattr(config, "vision_aspect_ratio", "").removeprefix("anyres_max_") or 0)
+            largest = max(height * width for height, width in tiles) // side**2
+            return -(-(1 + largest) // (1 + most)) if most else 1
         side = _first(self._vision, "spatial_merge_size") or _first(config, "spatial_merge_size", "scale_factor")
         return (side or round(1 / getattr(config, "downsample_ratio", 1))) ** 2
 

@@ -14,6 +14,7 @@ from tetrad.worker_svc.core.plan import EncoderItem
 from tetrad.worker_svc.media.pixels import Normalization
 
 _PIXELS, _GRID, _SIZES, _MASK = "pixel_values", "image_grid_thw", "image_sizes", "pixel_attention_mask"
+_COUNT = "batch_num_images"
 _GIVEN_DEFAULT = 2048
 
 Inputs = dict[str, torch.Tensor]
@@ -97,6 +98,11 @@ def _read_anyres(item: EncoderItem, processor: Any, normal: Normalization) -> In
     return inputs | {_PIXELS: inputs[_PIXELS][None]}
 
 
+def _read_anyres_or_whole(item: EncoderItem, processor: Any, normal: Normalization) -> Inputs:
+    """Tiles as above, or one of an image whose prompt has several, with the number of these images."""
+    return _read_anyres(item, processor, normal) | {_COUNT: _numbers(item, _COUNT, 1)[0]}
+
+
 def _read_patches(item: EncoderItem, processor: Any, normal: Normalization) -> Inputs:
     """Rows of patches [patches, channels * patch * patch], each standing for `temporal_patch_size` equal frames, and a grid."""
     size, frames = int(processor.patch_size), int(processor.temporal_patch_size)
@@ -159,11 +165,22 @@ def _of_any_size(processor: Any, config: Any) -> int:
     return side * side
 
 
+def _tile_side(config: Any) -> int:
+    return _side(config.vision_config.image_size) // _side(config.vision_config.patch_size)
+
+
 def _of_pinpoints(_processor: Any, config: Any) -> int:
-    size, patch = _side(config.vision_config.image_size), _side(config.vision_config.patch_size)
-    side = size // patch
+    size, side = _side(config.vision_config.image_size), _tile_side(config)
     tiles = [(int(height) // size, int(width) // size) for height, width in config.image_grid_pinpoints]
     return side * side + max(rows * side * (columns * side + 1) for rows, columns in tiles)
+
+
+def _of_limited_pinpoints(_processor: Any, config: Any) -> int:
+    """A bound: an image of more tiles than the config allows is made smaller once it exceeds them by 1.1 a side."""
+    size, side = _side(config.vision_config.image_size), _tile_side(config)
+    tiles = [(int(height) // size, int(width) // size) for height, width in config.image_grid_pinpoints]
+    most = int(1.1**2 * int(config.vision_aspect_ratio.removeprefix("anyres_max_")) * side * side)
+    return side * side + max(min(rows * side * columns * side, most) + rows * side for rows, columns in tiles)
 
 
 def _of_pooled_image(_processor: Any, config: Any) -> int:
@@ -193,6 +210,7 @@ TOWER_KINDS: Mapping[str, TowerKind] = {
     "InternVLForConditionalGeneration": TowerKind(_read_tiles, _of_cropped_tiles),
     "LlavaForConditionalGeneration": TowerKind(_read_whole_image, _of_whole_image),
     "LlavaNextForConditionalGeneration": _ANYRES,
+    "LlavaOnevisionForConditionalGeneration": TowerKind(_read_anyres_or_whole, _of_limited_pinpoints),
     "Mistral3ForConditionalGeneration": TowerKind(_read_sized, _of_any_size, prepare=_keep_single_row),
     "Qwen2VLForConditionalGeneration": _PATCHES,
     "Qwen2_5_VLForConditionalGeneration": _PATCHES,

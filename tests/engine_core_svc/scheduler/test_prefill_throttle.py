@@ -82,6 +82,19 @@ def test_a_chunk_that_finds_no_blocks_does_not_count_as_computed(make_bench):
     assert throttle.planned == [(0, 10), (1, 4), (1, 4), (1, 4), (1, 0)]
 
 
+def test_a_chunk_of_one_token_that_finds_no_blocks_does_not_count_as_computed(make_bench):
+    throttle = Recorder()
+    bench = make_bench(throttle=throttle, num_blocks=5, block_size=4, long_prefill_token_threshold=1)
+    bench.add(4, max_tokens=12)
+    bench.step()
+    bench.add(8, max_tokens=2)
+
+    while bench.scheduler.states.num_preemptions == 0:
+        bench.step()
+
+    assert throttle.planned[-1] == (1, 0)
+
+
 def test_without_a_throttle_the_prompt_holds_up_everyone(make_paced):
     bench = make_paced(NoThrottle())
 

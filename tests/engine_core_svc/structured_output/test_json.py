@@ -100,6 +100,9 @@ SCHEMAS = {
     },
     "annotations": {"title": "t", "description": "d", "default": 3, "examples": [1], "deprecated": True, **INTEGER},
     "no-op keyword": {"type": "array", "items": INTEGER, "uniqueItems": False},
+    "any names": {"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": INTEGER},
+    "listed names": {"propertyNames": {"enum": ["a", "b"]}, "additionalProperties": INTEGER, "required": ["a"]},
+    "one name": {"type": "object", "propertyNames": {"const": "a", "title": "t"}},
     "draft 7": {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "maxProperties": 0},
 }  # fmt: skip
 
@@ -127,6 +130,7 @@ def test_whatever_is_sampled_validates(open_writer, name):
         ({"contains": INTEGER, "minContains": 2}, "contains"),
         ({"if": INTEGER, "then": {"minimum": 1}}, "if, then"),
         ({"propertyNames": {"pattern": "^a"}}, "propertyNames"),
+        ({"propertyNames": {"enum": ["a"]}, "properties": {"a": INTEGER}}, "propertyNames"),
         ({"dependentRequired": {"a": ["b"]}}, "dependentRequired"),
         ({"dependentSchemas": {"a": {"required": ["b"]}}}, "dependentSchemas"),
         ({"unevaluatedProperties": False}, "unevaluatedProperties"),

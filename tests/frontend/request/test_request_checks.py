@@ -73,6 +73,22 @@ async def test_options_that_fit_no_message_are_refused(llm, engine, options, tex
     assert engine.requests == []
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"prediction": None}, r"^prediction must be a string, empty for none, got NoneType$"),
+        ({"trace_headers": "traceparent"}, r"^trace_headers must map names to strings, got str$"),
+        ({"trace_headers": {"traceparent": 7}}, r"^trace_headers must map names to strings, got 'traceparent': 7$"),
+        ({"trace_headers": {7: "a"}}, r"^trace_headers must map names to strings, got 7: 'a'$"),
+    ],
+)
+async def test_options_of_other_types_are_refused_with_their_names(llm, engine, options, text):
+    with pytest.raises(TypeError, match=text):
+        await llm.add_request("r", "hi", SamplingParams(), **options)
+
+    assert engine.requests == []
+
+
 async def test_far_too_large_text_is_never_tokenized(llm, tokenizer):
     with pytest.raises(PromptTooLong):
         await run(llm, "x" * 10_000_000)

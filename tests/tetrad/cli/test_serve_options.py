@@ -46,6 +46,28 @@ def test_two_models_are_one_line():
     assert_one_line(tetrad("serve", "one", "--model", "two"), "one and two")
 
 
+@pytest.mark.parametrize(
+    ("flags", "line", "token"),
+    [
+        ((), "", None),
+        (("--hf-token", "hf_abc"), "hf-token: hf_abc", "hf_abc"),
+        (("--hf-token=hf_abc",), "hf-token: hf_abc", "hf_abc"),
+        (("--hf-token",), "hf-token: true", True),
+        (("--no-hf-token",), "hf-token: false", False),
+    ],
+)
+def test_a_token_is_a_text_or_a_switch(flags, line, token, tmp_path):
+    parser = new_parser("serve", "")
+    add_config_options(parser)
+    add_engine_options(parser)
+    (tmp_path / "tetrad.yaml").write_text(line)
+
+    by_flags = engine_args(parse_with_config(parser, ["m", *flags]))
+    by_file = engine_args(parse_with_config(parser, ["m", "--config", str(tmp_path / "tetrad.yaml")]))
+
+    assert (by_flags.model, by_flags.hf_token) == (by_file.model, by_file.hf_token) == ("m", token)
+
+
 def test_overrides_of_the_config_are_a_json_object():
     parser = new_parser("serve", "")
     add_engine_options(parser)
@@ -205,6 +227,13 @@ def test_a_config_file_gives_options_and_flags_override_it(tmp_path):
     assert (of_flags.max_num_seqs, of_flags.api_key, of_flags.console) == (6, ("three",), True)
 
 
+@pytest.mark.parametrize("word", ["on", "off", "'on'", "'off'", "auto"])
+def test_a_config_file_needs_no_quotes_for_on_and_off(word, tmp_path):
+    options, _ = serve_options("--config", config(tmp_path, f"operator-endpoints: {word}"))
+
+    assert options.operator_endpoints == word.strip("'")
+
+
 def test_a_printed_config_is_a_config_file_with_the_same_options(tmp_path):
     flags = ("m", "--max-num-seqs", "7", "--lora-modules", "a=/x", "b=/y", "--hf-overrides", '{"a": [1]}', "--no-console")
     given, parser = serve_options(*flags, "--served-model-name", "n", "k")
@@ -223,6 +252,9 @@ def test_a_printed_config_is_a_config_file_with_the_same_options(tmp_path):
         ("console: 3", "console: must be true or false, got 3"),
         ("hf_overrides: {released: 2026-01-02}", "hf_overrides: takes no such value: {'released': datetime.date(2026, 1, 2)}"),
         ("port: [8001, 8002]", "port: takes one value, got [8001, 8002]"),
+        ("hf_token: [a]", "hf_token: takes one value, got ['a']"),
+        ("model: true", "model: takes no such value: True"),
+        ("model: [a]", "model: takes no such value: ['a']"),
         ("device: tpu", "device: invalid choice: 'tpu'"),
         ("[1]", "must hold options"),
         ("a: [", "is not YAML"),

@@ -316,7 +316,6 @@ def test_a_generator_that_embeds_takes_drafts_of_lookups(tmp_path):
     with tetrad.LLM(directory, **both) as llm:
         [plain] = llm.generate(prompt, sampling, use_tqdm=False)
 
-
     assert drafted.outputs[0].token_ids == plain.outputs[0].token_ids
     assert num_drafts > 0
     assert len(embedding.outputs.embedding) == 64

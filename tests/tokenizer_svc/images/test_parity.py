@@ -58,11 +58,16 @@ def expected(processor: Any, prompt: str, files: Sequence[bytes]) -> dict[str, N
 
 
 def assert_equal(processor: Any, answer: tokenizer_pb2.RenderChatResponse, files: Sequence[bytes]) -> None:
-    """Compare a response with transformers' inputs: the ids of the prompt, and each image as if it were alone."""
+    """Compare a response with transformers' inputs: the ids of the prompt, and each image as if it were alone, or beside
+    another one of the same size.
+    """
     assert unpack_u32(answer.token_ids) == list(expected(processor, answer.prompt, files)["input_ids"][0])
     placeholder = getattr(processor, "boi_token", processor.image_token)
     for feature, data in zip(answer.mm_features, files, strict=True):
         ours, theirs = arrays(feature), expected(processor, placeholder, [data])
+        if len(files) > 1 and "batch_num_images" in theirs:
+            theirs = expected(processor, placeholder * 2, [data, data])
+            theirs = {name: value[:1] for name, value in theirs.items()}
         pixels = normalised(processor.image_processor, ours.pop("pixel_values"))
         np.testing.assert_allclose(pixels.ravel(), theirs["pixel_values"].ravel(), rtol=0, atol=1e-6)
         named = {name for name in processor.image_processor.model_input_names if name in theirs}

@@ -7,12 +7,15 @@ from typing import Any
 import pytest
 from transformers.models.glm4v.image_processing_pil_glm4v import smart_resize as glm_resize
 from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
+from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize as qwen_resize
 
 from tetrad.tokenizer_svc.images.families.family import Family
 from tetrad.tokenizer_svc.images.families.llava_next import LLAVA_NEXT
+from tetrad.tokenizer_svc.images.families.llava_onevision import LLAVA_ONEVISION
 from tetrad.tokenizer_svc.images.families.merged import GLM, QWEN
 from tetrad.tokenizer_svc.images.families.model import ProcessedImage
+from tetrad.worker_svc.media.tower_kinds import TOWER_KINDS
 
 PINPOINTS = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
 
@@ -48,6 +51,33 @@ def test_llava_next_has_as_many_as_in_transformers() -> None:
 
         assert expansion.num_embeds == theirs._get_number_of_features(height, width, 336, 336) - 1
         assert expansion.num_embeds <= most
+
+
+def test_llava_onevision_has_as_many_as_in_transformers() -> None:
+    theirs: Any = object.__new__(LlavaOnevisionProcessor)
+    theirs.num_image_tokens, theirs.vision_aspect_ratio = 27 * 27, "anyres_max_9"
+    pinpoints = [[384 * rows, 384 * cols] for rows in range(1, 7) for cols in range(1, 7)]
+    theirs.image_processor = SimpleNamespace(image_grid_pinpoints=pinpoints)
+    ours = model(image_grid_pinpoints=pinpoints, size={"height": 384, "width": 384})
+    ours.processor = {"num_image_tokens": 27 * 27, "vision_feature_select_strategy": "full"}
+    most = LLAVA_ONEVISION.max_embeds(ours)
+    numbers = []
+
+    for height, width in sizes(2000, 3000, 30):
+        data = b"".join(number.to_bytes(8, "little") for number in (height, width))
+        tensors = {"image_sizes": ("int64", (2,), data), "batch_num_images": ("int64", (1,), (1).to_bytes(8, "little"))}
+        numbers.append(LLAVA_ONEVISION.expand(ours, ProcessedImage(tensors)).num_embeds)
+
+        assert numbers[-1] == theirs._get_number_of_features(height, width, 384, 384)
+
+    # The largest has 11 of 12 crops: those of more are made smaller.
+    assert 0.95 * most < max(numbers) <= most
+    config = SimpleNamespace(
+        vision_config=SimpleNamespace(image_size=384, patch_size=14),
+        image_grid_pinpoints=pinpoints,
+        vision_aspect_ratio="anyres_max_9",
+    )
+    assert most <= TOWER_KINDS["LlavaOnevisionForConditionalGeneration"].largest(None, config) < 1.05 * most
 
 
 @pytest.mark.parametrize(

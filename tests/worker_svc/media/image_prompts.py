@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -28,21 +29,28 @@ def image_prompt(reference: VisionReference, images: Sequence[bytes], before: st
     prepared = reference.prepare([{"role": "user", "content": parts}], images)
     places = np.flatnonzero(np.array(prepared.token_ids) == reference.model.config.image_token_id)
     spans, items = [], []
+    # LLaVA-OneVision preprocesses an image otherwise whose prompt has several: here it is beside itself.
+    copies = 2 if len(images) > 1 and "batch_num_images" in prepared.tensors else 1
     for data in images:
-        count = len(reference.embeddings(reference.prepare([{"role": "user", "content": [{"type": "image"}]}], [data])))
+        count = len(reference.embeddings(reference.prepare(_images(copies), [data] * copies))) // copies
         its, places = places[:count], places[count:]
-        tensors = item_tensors(reference, data)
-        identifier = f"{hash(data):x}"
+        tensors = item_tensors(reference, data, copies)
+        identifier = f"{hash((data, copies)):x}"
         items.append(EncoderItem(identifier, "image", tensors, count))
         spans.append(_span(reference, identifier, its, tensors))
     assert not len(places)
     return ImagePrompt(prepared, tuple(spans), tuple(items))
 
 
-def item_tensors(reference: VisionReference, data: bytes) -> dict[str, np.ndarray]:
-    """Return an image's tensors as transformers' processor makes them, but for pixels, which stay 8-bit and without a batch."""
-    messages = [{"role": "user", "content": [{"type": "image"}]}]
-    made = reference.prepare(messages, [data], do_rescale=False, do_normalize=False).tensors
+def item_tensors(reference: VisionReference, data: bytes, copies: int = 1) -> dict[str, np.ndarray]:
+    """Return an image's tensors as transformers' processor makes them, but for pixels, which stay 8-bit and without a batch.
+
+    Args:
+        reference: the model's processor.
+        data: the image's file.
+        copies: how many images of the same file are preprocessed together; the tensors are those of the first.
+    """
+    made = reference.prepare(_images(copies), [data] * copies, do_rescale=False, do_normalize=False).tensors
     tensors = {name: np.asarray(each) for name, each in made.items()}
     pixels = tensors["pixel_values"].astype(np.uint8)
     if "image_grid_thw" in tensors:
@@ -52,6 +60,11 @@ def item_tensors(reference: VisionReference, data: bytes) -> dict[str, np.ndarra
     if pixels.ndim == 5:
         return {name: array[0] for name, array in (tensors | {"pixel_values": pixels}).items()}
     return tensors | {"pixel_values": pixels}
+
+
+def _images(count: int) -> list[dict[str, Any]]:
+    """Return messages with images and no text."""
+    return [{"role": "user", "content": [{"type": "image"}] * count}]
 
 
 def _span(reference: VisionReference, identifier: str, places: np.ndarray, tensors: dict[str, np.ndarray]) -> MediaSpan:

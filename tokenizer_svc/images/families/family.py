@@ -59,6 +59,7 @@ class Family:
         message_text: returns an image's text in a message for templates that read only texts, as in vLLM.
         grid: returns frames, rows and columns of the embeddings, for models whose positions have three axes.
         settings: returns settings of the image processor that transformers' processor sets.
+        splits_single: the image processor splits an image only if its prompt has no other.
         stacked: see PilProcessor.
         repeats_frames: see PilProcessor.
     """
@@ -71,5 +72,6 @@ class Family:
     message_text: Callable[[ImageModel], str] = mark_of
     grid: Callable[[ImageModel, ProcessedImage], Grid | None] = _no_grid
     settings: Callable[[ModelFiles], Mapping[str, Any]] = _no_settings
+    splits_single: bool = False
     stacked: bool = True
     repeats_frames: bool = False

@@ -16,19 +16,23 @@ def _expand(model: ImageModel, image: ProcessedImage) -> Expansion:
 def _num_embeds(model: ImageModel, height: int, width: int) -> int:
     """Return the number of embeddings of an image of this size, in pixels."""
     crop_height, crop_width = crop_size(model)
-    best_height, best_width = _best_resolution(height, width, model.settings["image_grid_pinpoints"])
+    best_height, best_width = best_resolution(height, width, model.settings["image_grid_pinpoints"])
     side: int = model.processor.get("patch_size") or model.vision["patch_size"]
     rows, cols = (crop_height // side) * (best_height // crop_height), (crop_width // side) * (best_width // crop_width)
-    if width / height > cols / rows:
-        kept = int(round(height * (cols / width), 7))
-        rows -= (rows - kept) // 2 * 2
-    else:
-        kept = int(round(width * (rows / height), 7))
-        cols -= (cols - kept) // 2 * 2
+    rows, cols = unpadded(height, width, rows, cols)
     return rows * cols + rows + crop_embeds(model, crop_height, crop_width)
 
 
-def _best_resolution(height: int, width: int, resolutions: list[list[int]]) -> tuple[int, int]:
+def unpadded(height: int, width: int, rows: int, cols: int) -> tuple[int, int]:
+    """Return rows and columns of embeddings without those of the padding of an image of this size, in pixels."""
+    if width / height > cols / rows:
+        kept = int(round(height * (cols / width), 7))
+        return rows - (rows - kept) // 2 * 2, cols
+    kept = int(round(width * (rows / height), 7))
+    return rows, cols - (cols - kept) // 2 * 2
+
+
+def best_resolution(height: int, width: int, resolutions: list[list[int]]) -> tuple[int, int]:
     """Return the resolution that keeps most pixels of an image, and of these the one with the fewest others.
 
     Source: transformers' `select_best_resolution`.

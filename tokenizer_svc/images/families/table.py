@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from tetrad.tokenizer_svc.images.families.cropped import GEMMA3, INTERNVL, LLAVA
 from tetrad.tokenizer_svc.images.families.family import Family
 from tetrad.tokenizer_svc.images.families.llava_next import LLAVA_NEXT
+from tetrad.tokenizer_svc.images.families.llava_onevision import LLAVA_ONEVISION
 from tetrad.tokenizer_svc.images.families.merged import GLM, QWEN
 from tetrad.tokenizer_svc.images.families.model import ModelFiles
 from tetrad.tokenizer_svc.images.families.rows import PIXTRAL
@@ -20,6 +21,7 @@ FAMILIES: Mapping[str, Family] = {
     "llava": LLAVA,
     "llava of pixtral": PIXTRAL,
     "llava_next": LLAVA_NEXT,
+    "llava_onevision": LLAVA_ONEVISION,
     "mistral3": PIXTRAL,
     "qwen2_5_vl": QWEN,
     "qwen2_vl": QWEN,

@@ -10,6 +10,7 @@ from tetrad.frontend.api.http.responses.inputs import conversation_behind, num_l
 from tetrad.frontend.api.http.responses.items import listed_items
 from tetrad.frontend.api.http.responses.objects import Json, new_response, text_logprobs
 from tetrad.frontend.api.http.responses.store import NoStore, ResponseStore, StoredResponse
+from tetrad.frontend.api.http.responses.text_tokens import shown_tokens
 from tetrad.frontend.api.http.schemas.large_parts import LargeParts
 from tetrad.frontend.api.http.schemas.logprobs import token_logprobs
 from tetrad.frontend.api.http.schemas.objects import TokenLogprob
@@ -149,6 +150,7 @@ class Generation:
         ids, positions, num_top = part.output.token_ids, part.output.logprobs, self._num_top
         if num_top is None or positions is None:
             return ()
-        return await rendered(
+        tokens = await rendered(
             len(positions) * num_top, lambda: text_logprobs(token_logprobs(ids, positions, num_top, parts=LargeParts()))
         )
+        return shown_tokens(tokens, part.output.text)

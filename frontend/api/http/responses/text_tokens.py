@@ -7,6 +7,23 @@ a delta of the turn is found in it, so that the result does not depend on the nu
 from collections.abc import Sequence
 
 from tetrad.frontend.api.http.schemas.objects import TokenLogprob
+from tetrad.frontend.request.logprobs import PARTIAL
+
+
+def shown_tokens(tokens: Sequence[TokenLogprob], text: str) -> Sequence[TokenLogprob]:
+    """Return the tokens without special ones that the text leaves out.
+
+    Args:
+        tokens: the tokens that arrived at a time.
+        text: the text that they added. All tokens are returned if it is not theirs, as of tokens that a stop string held back.
+    """
+    shown, end = [], 0
+    for token in tokens:
+        if text.startswith(token.token, end):
+            shown.append(token)
+            end += len(token.token)
+    # The last character may be unfinished: what stands for it belongs to no token.
+    return tokens if text[end:].strip(PARTIAL) else shown
 
 
 class TextTokens:

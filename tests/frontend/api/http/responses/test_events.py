@@ -7,6 +7,7 @@ import pytest
 from tests.frontend.turns import PIECES, chunked
 from tetrad.frontend.api.http.responses.events import ResponseEvents
 from tetrad.frontend.api.http.responses.objects import text_logprobs
+from tetrad.frontend.api.http.responses.text_tokens import shown_tokens
 from tetrad.frontend.api.http.schemas.objects import TokenLogprob, TopLogprob
 from tetrad.frontend.api.http.turns.totals import TurnTotals
 from tetrad.frontend.parsing.elements.pieces import Content, Reasoning, ToolCallArguments, ToolCallStart
@@ -206,6 +207,21 @@ def test_logprobs_of_a_text_do_not_depend_on_the_chunks():
         made.finish(totals())
         texts = [item["content"][0] for item in made.response()["output"] if item["type"] == "message"]
         assert [[each.token for each in text["logprobs"]] for text in texts] == [["s", "o"], [" ", "s", "o"]]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text", "shown"),
+    [
+        (["a", "<|call|>", "b"], "ab", ["a", "b"]),
+        (["", "<|call|>", "ü", "<|end|>"], "ü", ["", "ü"]),
+        (["a", ""], "a\N{REPLACEMENT CHARACTER}", ["a", ""]),
+        (["<|call|>"], "<|call|>", ["<|call|>"]),
+        (["a", "b", "<|call|>"], "xa", ["a", "b", "<|call|>"]),
+    ],
+    ids=["between others", "beside parts of a character", "cut character", "shown", "held back"],
+)
+def test_special_tokens_that_a_text_leaves_out_are_none_of_its_tokens(tokens, text, shown):
+    assert [each.token for each in shown_tokens([logprob(token) for token in tokens], text)] == shown
 
 
 def test_text_that_is_held_back_does_not_go_with_the_text_before_it():
