@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from tests.documents import ROOT, Page
-from tests.e2e.conftest import Server
+from tests.e2e.conftest import ONE_TOKENIZER, Server
 from tetrad.v1 import inference_pb2, inference_pb2_grpc
 
 CLIENT = ROOT / "clients/python"
@@ -21,7 +21,7 @@ PAGE = Page.of("docs/clients.md")
 
 @pytest.fixture(scope="module")
 def sim(tmp_path_factory):
-    server = Server(tmp_path_factory.mktemp("sim") / "log", "--device", "sim")
+    server = Server(tmp_path_factory.mktemp("sim") / "log", "--device", "sim", *ONE_TOKENIZER)
     try:
         yield server.wait_ready()
     finally:

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tests.documents import ROOT, Page
-from tests.e2e.conftest import Server
+from tests.e2e.conftest import ONE_TOKENIZER, Server
 from tests.pictures import picture
 from tests.vision_files import save_vision_model
 
@@ -17,7 +17,7 @@ FLAGS = ("--device", "cpu", "--threads", "1", "--dtype", "float32", "--max-model
 def vision_server(tmp_path_factory):
     directory = tmp_path_factory.mktemp("llava")
     save_vision_model(directory / "model", "llava")
-    server = Server(directory / "log", str(directory / "model"), *FLAGS)
+    server = Server(directory / "log", str(directory / "model"), *FLAGS, *ONE_TOKENIZER)
     try:
         yield server.wait_ready()
     finally:

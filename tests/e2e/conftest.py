@@ -16,8 +16,11 @@ import psutil
 import pytest
 
 from benchmarks.stack import free_port
+from tests.tetrad.cli.commands import end_forks
 
 READY_TIMEOUT_S = 120
+ONE_TOKENIZER = ("--tokenizer-pool-size", "1")
+"""In place of two: each process of a stack takes most of a second of CPU time until it is there."""
 
 
 class Server:
@@ -116,6 +119,13 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_fork_is_left() -> Iterator[None]:
+    """End what ran commands of a module."""
+    yield
+    end_forks()
 
 
 @pytest.fixture

@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.documents import Page
+from tests.tetrad.cli.commands import tetrad
 
 LOAD = ("--concurrency", "4", "--num-requests", "8", "--input-len", "20", "--output-len", "12")
 
 
 def bench(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "tetrad.cli", "bench", *arguments], capture_output=True, text=True, timeout=100
-    )
+    return tetrad("bench", *arguments)
 
 
 def test_a_running_server_is_measured(sim_server, tmp_path):

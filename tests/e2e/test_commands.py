@@ -1,11 +1,6 @@
 """Commands of the command line against a running server."""
 
-import subprocess
-import sys
-
-
-def tetrad(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "tetrad.cli", *arguments], capture_output=True, text=True, timeout=120)
+from tests.tetrad.cli.commands import tetrad
 
 
 def test_status_of_a_url_shows_the_services_behind_it_alone(sim_server):

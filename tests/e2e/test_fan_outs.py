@@ -8,6 +8,8 @@ import time
 import httpx
 import pytest
 
+from tests.e2e.conftest import ONE_TOKENIZER
+
 MODEL = "smollm2-135m-instruct"
 BIAS = {str(token_id): 1 for token_id in range(1000, 5500)}
 NUM_CLIENTS = 4
@@ -19,7 +21,7 @@ def stack(start_module_server):
     """Steps of 10 ms, as a GPU has them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TETRAD_WORKER_SIM_SECONDS_PER_STEP", "0.01")
-        return start_module_server("--device", "sim", "--max-model-len", "4096")
+        return start_module_server("--device", "sim", *ONE_TOKENIZER, "--max-model-len", "4096")
 
 
 async def complete(client: httpx.AsyncClient, **fields: object) -> float:

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 
+from tests.e2e.conftest import ONE_TOKENIZER
 from tests.fuzz.messages import messages
 from tetrad.v1 import inference_pb2, inference_pb2_grpc
 
@@ -41,7 +42,9 @@ def small_server(start_module_server):
 
     Nobody may operate it: one random /pause, and nothing would be answered any more.
     """
-    return start_module_server("--device", "sim", "--max-model-len", "256", "--max-n", "4", "--operator-endpoints", "off")
+    return start_module_server(
+        *("--device", "sim", *ONE_TOKENIZER, "--max-model-len", "256", "--max-n", "4", "--operator-endpoints", "off")
+    )
 
 
 @pytest.fixture(scope="module")

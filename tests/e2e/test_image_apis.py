@@ -12,7 +12,7 @@ from openai import OpenAI
 from PIL import Image
 
 from tests.documents import Page
-from tests.e2e.conftest import Server
+from tests.e2e.conftest import ONE_TOKENIZER, Server
 from tests.pictures import picture
 from tests.vision_files import save_vision_model
 from tests.vision_reference import VisionReference
@@ -48,7 +48,7 @@ def stack(tmp_path_factory, start_module_server) -> Stack:
     token_ids = reference.generate(prepared, NUM_TOKENS).token_ids
     tokenizer = reference.processor.tokenizer
     text = tokenizer.decode(token_ids, skip_special_tokens=True)
-    flags = ["--device", "cpu", "--threads", "1", "--max-model-len", "512", "--num-gpu-blocks-override", "200"]
+    flags = [*ONE_TOKENIZER, "--device", "cpu", "--threads", "1", "--max-model-len", "512", "--num-gpu-blocks-override", "200"]
     flags += ["--served-model-name", "default", "--allowed-local-media-path", str(directory)]
     flags += ["--allowed-media-domains", "localhost"]
     server = start_module_server(str(directory), *flags)

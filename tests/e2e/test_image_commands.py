@@ -8,8 +8,9 @@ import sys
 import httpx
 import pytest
 
-from tests.e2e.conftest import Server
+from tests.e2e.conftest import ONE_TOKENIZER, Server
 from tests.pictures import picture
+from tests.tetrad.cli.commands import tetrad
 from tests.vision_files import save_vision_model
 
 FLAGS = ("--device", "cpu", "--threads", "1", "--dtype", "float32", "--max-model-len", "512", "--kv-cache-memory-gib", "0.05")
@@ -33,7 +34,9 @@ def vision_server(tmp_path_factory, files):
     directory = tmp_path_factory.mktemp("llava")
     save_vision_model(directory / "model", "llava")
     limits = ("--limit-mm-per-prompt", '{"image": 2}', "--allowed-local-media-path", str(files))
-    server = Server(directory / "log", str(directory / "model"), *FLAGS, *limits, "--served-model-name", "llava")
+    server = Server(
+        directory / "log", str(directory / "model"), *FLAGS, *ONE_TOKENIZER, *limits, "--served-model-name", "llava"
+    )
     try:
         yield server.wait_ready()
     finally:
@@ -47,16 +50,14 @@ def answer(vision_server) -> str:
     return made["choices"][0]["message"]["content"]
 
 
-def tetrad(*arguments: str, typed: str | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tetrad.cli", *arguments]
-    return subprocess.run(command, input=typed, capture_output=True, text=True, timeout=120)
-
-
 def test_a_chat_attaches_a_file(vision_server, files, answer):
     flags = ("chat", "--url", vision_server.url, "--max-tokens", "8", "--temperature", "0")
 
     quick = tetrad(*flags, "--image", str(files / "photo.png"), "-q", "What is it?")
-    typed = tetrad(*flags, typed=f"/image {files / 'photo.png'}\nWhat is it?\n")
+    command = [sys.executable, "-m", "tetrad.cli", *flags]
+    typed = subprocess.run(
+        command, input=f"/image {files / 'photo.png'}\nWhat is it?\n", capture_output=True, text=True, timeout=120
+    )
 
     assert quick.stdout == f"{answer}\n", quick.stderr
     assert typed.stdout == f"Images of the next message: photo.png\n{answer}\n", typed.stderr

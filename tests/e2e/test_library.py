@@ -15,13 +15,13 @@ PROMPTS = ["Hello, my name is", "The president of the United States is", "The ca
 
 @pytest.fixture(scope="module")
 def llm(smollm2):
-    llm = LLM(model=str(smollm2), max_model_len=2048, threads=1)
-    yield llm
-    llm.close()
+    with one_process_llm(smollm2, max_model_len=2048) as llm:
+        yield llm
 
 
 @pytest.fixture(scope="module")
 def engine(smollm2):
+    """With services in processes of their own."""
     engine = LLMEngine.from_engine_args(EngineArgs(model=str(smollm2), max_model_len=2048, threads=1))
     yield engine
     engine.close()

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from tests.documents import Page
-from tests.e2e.conftest import Server
+from tests.e2e.conftest import ONE_TOKENIZER, Server
 from tests.e2e.library_calls import generate_together, value_of
 from tests.e2e.tiny_model import save_tiny_model
 from tests.one_process_llm import one_process_llm
@@ -217,7 +217,7 @@ def test_serve_takes_names_of_modules_in_its_directory(directory, monkeypatch, t
     monkeypatch.chdir(directory)
     names = ("own_processors:MinimumDistance", "own_processors:Favourite")
     flags = ("--device", "cpu", "--threads", "1", "--max-model-len", "128", "--served-model-name", "tiny")
-    server = Server(tmp_path / "log", str(directory / "model"), *flags, "--logits-processors", *names)
+    server = Server(tmp_path / "log", str(directory / "model"), *flags, *ONE_TOKENIZER, "--logits-processors", *names)
     try:
         server.wait_ready()
         body = {"model": "tiny", "prompt": PROMPTS[0], "max_tokens": 20, "temperature": 0, "ignore_eos": True}

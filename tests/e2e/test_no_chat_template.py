@@ -6,6 +6,7 @@ import subprocess
 import httpx
 import pytest
 
+from tests.e2e.conftest import ONE_TOKENIZER
 from tests.e2e.tiny_model import save_tiny_model
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -23,7 +24,7 @@ def model(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="module")
 def base_server(start_module_server, model):
-    return start_module_server(model, "--device", "sim")
+    return start_module_server(model, "--device", "sim", *ONE_TOKENIZER)
 
 
 @pytest.mark.parametrize("path", CONVERSATIONS)
@@ -51,7 +52,7 @@ def test_a_template_file_makes_conversations_possible(start_server, model, tmp_p
     template = tmp_path / "chat.jinja"
     template.write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")
 
-    server = start_server(model, "--device", "sim", "--chat-template", str(template)).wait_ready()
+    server = start_server(model, "--device", "sim", *ONE_TOKENIZER, "--chat-template", str(template)).wait_ready()
 
     body = {"model": model, "messages": MESSAGES, "max_tokens": 4}
     assert httpx.post(f"{server.url}/v1/chat/completions", json=body).status_code == 200

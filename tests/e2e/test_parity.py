@@ -1,13 +1,13 @@
 """Greedy parity with transformers in float32, token for token, when requests are batched, cached, split or preempted.
 
-The reference runs transformers' own modelling code on the same dequantized weights. Ours runs through the whole stack. `make
-test` has 24 prompts of up to 300 tokens; `make parity` has 50 of up to 2,000.
+The reference runs transformers' own modelling code on the same dequantized weights. Ours runs through all services. `make test`
+has 24 prompts of up to 300 tokens; `make parity` has 50 of up to 2,000.
 """
 
 import os
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import pytest
@@ -15,6 +15,7 @@ import torch
 
 from tests.e2e.library_calls import generate_together, value_of
 from tests.e2e.transformers_model import load_transformers_model
+from tests.one_process_llm import one_process_llm
 from tetrad import LLM, CompletionOutput, SamplingParams
 
 NUM_TOKENS = 8
@@ -67,13 +68,8 @@ def verify(model, prompt: list[int], draft: list[int]) -> tuple[list[int], list[
     return tokens.tolist(), scores[torch.arange(len(tokens)), tokens].tolist()
 
 
-@contextmanager
-def engine(smollm2, **options) -> Iterator[LLM]:
-    llm = LLM(model=str(smollm2), dtype="float32", max_model_len=MAX_MODEL_LEN, threads=1, **options)
-    try:
-        yield llm
-    finally:
-        llm.close()
+def engine(smollm2, **options) -> AbstractContextManager[LLM]:
+    return one_process_llm(smollm2, dtype="float32", max_model_len=MAX_MODEL_LEN, **options)
 
 
 def generate(llm: LLM, prompts: list[list[int]], at_a_time: int) -> list[CompletionOutput]:

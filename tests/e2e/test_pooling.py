@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from tests.documents import ROOT, Page
+from tests.e2e.conftest import ONE_TOKENIZER
 from tests.e2e.embedder import TEXTS, start_embedder
 from tests.frontend.api.http.documentation.test_answers import POOLING, check, content_of
 from tests.worker_svc.pooling.checkpoints import ids_of, save_cross_encoder
@@ -31,7 +32,7 @@ def reranker(tmp_path_factory, start_module_server):
     """Return a server of a tiny cross-encoder, and the score that transformers gives a pair."""
     directory = tmp_path_factory.mktemp("reranker")
     _, score = save_cross_encoder(directory)
-    return start_module_server(str(directory), "--device", "cpu", "--served-model-name", "tiny"), score
+    return start_module_server(str(directory), "--device", "cpu", *ONE_TOKENIZER, "--served-model-name", "tiny"), score
 
 
 @pytest.mark.parametrize("encoding_format", ["float", "base64"])
@@ -183,7 +184,9 @@ def test_a_chat_template_and_an_instruction_write_pairs(tmp_path, start_server):
     """The template of the command line, then that of a request; scores are those of transformers for what they write."""
     reference, _ = save_cross_encoder(tmp_path)
     (tmp_path / "pairs.jinja").write_text(PAIR_TEMPLATE)
-    server = start_server(str(tmp_path), "--device", "cpu", "--chat-template", str(tmp_path / "pairs.jinja")).wait_ready()
+    server = start_server(
+        str(tmp_path), "--device", "cpu", *ONE_TOKENIZER, "--chat-template", str(tmp_path / "pairs.jinja")
+    ).wait_ready()
     own = {"chat_template": "w60 {{ messages[0].content }} {{ sort }}", "chat_template_kwargs": {"sort": "w61"}}
     documents = [TEXTS[1]] * 3 + [TEXTS[2]]
 

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from tests.e2e.conftest import ONE_TOKENIZER
 from tests.e2e.tiny_model import save_tiny_model
 from tests.toy_tokenizer import EOS_IDS, toy_tokenizer
 
@@ -29,6 +30,7 @@ def server(start_module_server, tmp_path_factory):
     """A stack over the tiny model. It computes prompts in chunks, and a batch may need more KV blocks than there are."""
     directory = save_tiny_model(tmp_path_factory.mktemp("tiny"))
     return start_module_server(
+        *ONE_TOKENIZER,
         str(directory), "--device", "cpu", "--threads", "1", "--max-model-len", "128", "--num-gpu-blocks-override", "20",
         "--block-size", "8", "--max-num-batched-tokens", "64", "--max-logprobs", "-1", "--reasoning-parser", "deepseek_r1",
     )  # fmt: skip

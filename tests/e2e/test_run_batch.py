@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tetrad.cli.commands import tetrad
+
 NUM_REQUESTS = 240
 
 
@@ -20,7 +22,7 @@ def command(source: Path, target: Path, *flags: str) -> list[str]:
 
 
 def run(source: Path, target: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(source, target, *flags), capture_output=True, text=True, timeout=120)
+    return tetrad("run-batch", "-i", str(source), "-o", str(target), *flags)
 
 
 def write_lines(path: Path, lines: Sequence[object]) -> Path:

@@ -1,4 +1,4 @@
-"""The effect of every sampling parameter, over the whole stack with the real model, and one batch with all of them.
+"""The effect of every sampling parameter, over all services with the real model, and one batch with all of them.
 
 Three fields have no effect here: spaces_between_special_tokens needs a tokenizer that is not byte-level (tests/tokenizer_svc),
 stream_interval shows in streams (tests/frontend), and extra_args are for custom processors (test_logits_processors.py).
@@ -8,7 +8,8 @@ import dataclasses
 
 import pytest
 
-from tetrad import LLM, SamplingParams
+from tests.one_process_llm import one_process_llm
+from tetrad import SamplingParams
 from tetrad.frontend.request.sampling_params import RepetitionDetection, RequestOutputKind
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 
@@ -67,9 +68,8 @@ REQUESTS = {
 @pytest.fixture(scope="module")
 def llm(smollm2):
     # The model does not reason; this format takes all it says for reasoning, up to the mark that it never writes by itself.
-    llm = LLM(model=str(smollm2), max_model_len=512, threads=1, reasoning_parser="deepseek_r1")
-    yield llm
-    llm.close()
+    with one_process_llm(smollm2, max_model_len=512, reasoning_parser="deepseek_r1") as llm:
+        yield llm
 
 
 @pytest.fixture(scope="module")

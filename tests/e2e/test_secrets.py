@@ -12,6 +12,8 @@ import pytest
 
 from benchmarks.stack import free_port
 from tests.certificates import Authority
+from tests.e2e.conftest import ONE_TOKENIZER
+from tests.tetrad.cli.commands import tetrad
 
 KEY, OPERATOR_KEY, FILE_KEY = "sk-user-6f1d0c", "sk-operator-b2a9e7", "sk-file-77c3d1"
 WRONG_KEY, PROMPT = "sk-wrong-4e5f60", "the-patient-is-called-Eve"
@@ -32,7 +34,7 @@ def server(tmp_path_factory, authority):
     keys.write_text(f"{FILE_KEY}\n")
     identity = authority.certificate("server")
     port, grpc_port, log = free_port(), free_port(), directory / "log"
-    flags = ["--port", str(port), "--grpc-port", str(grpc_port), "--device", "sim", "--log-level", "debug"]
+    flags = ["--port", str(port), "--grpc-port", str(grpc_port), "--device", "sim", "--log-level", "debug", *ONE_TOKENIZER]
     flags += ["--ssl-certfile", str(identity.cert), "--ssl-keyfile", str(identity.key), "--api-key-file", str(keys)]
     environment = os.environ | {
         "TETRAD_FRONTEND_API_KEY": KEY,
@@ -102,11 +104,11 @@ def test_nothing_that_is_said_or_shown_holds_a_secret(server, authority, client)
 
 
 @pytest.mark.parametrize("flag", ["--allow-credentials", "--max-n=0"])
-def test_a_mistake_in_the_settings_shows_no_key(flag, tmp_path):
-    environment = os.environ | {"TETRAD_FRONTEND_API_KEY": KEY, "TETRAD_FRONTEND_ALLOWED_ORIGINS": "*"}
-    command = [sys.executable, "-m", "tetrad.cli", "serve", "--device", "sim", flag]
+def test_a_mistake_in_the_settings_shows_no_key(flag, monkeypatch):
+    monkeypatch.setenv("TETRAD_FRONTEND_API_KEY", KEY)
+    monkeypatch.setenv("TETRAD_FRONTEND_ALLOWED_ORIGINS", "*")
 
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = tetrad("serve", "--device", "sim", flag)
 
     assert done.returncode != 0
     assert KEY not in done.stdout + done.stderr
@@ -117,8 +119,7 @@ def test_the_commands_accept_https(server, authority):
     flags = ["--url", server[0], "--ca-file", str(authority.cert), "--api-key", KEY, "--max-tokens", "2"]
 
     def run(*flags: str) -> subprocess.CompletedProcess:
-        command = [sys.executable, "-m", "tetrad.cli", "complete", "hi", *flags]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return tetrad("complete", "hi", *flags)
 
     assert run(*flags).returncode == 0
     without_ca = run(*flags[:2], *flags[4:])

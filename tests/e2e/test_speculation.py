@@ -18,6 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.e2e.adapted_stack import kill, restartable, steps_pass
+from tests.e2e.conftest import ONE_TOKENIZER
 from tests.e2e.library_calls import value_of
 from tests.e2e.tiny_model import save_tiny_model
 from tests.eagle3_files import save_eagle3
@@ -237,7 +238,7 @@ def test_a_server_counts_accepted_drafts_by_their_position(start_server, monkeyp
     """Requests repeat what an earlier one of their tenant has said; steps take time, so that drafts are worth it."""
     monkeypatch.setenv("TETRAD_WORKER_SIM_SECONDS_PER_STEP", "0.004")
     config = {"method": "suffix", "num_speculative_tokens": 6, "suffix_decoding_max_cached_requests": 10}
-    server = start_server("--device", "sim", "--speculative-config", json.dumps(config)).wait_ready()
+    server = start_server("--device", "sim", *ONE_TOKENIZER, "--speculative-config", json.dumps(config)).wait_ready()
     body = {"prompt": [7, 8, 9, 5], "max_tokens": 120, "seed": 3, "ignore_eos": True, "return_token_ids": True}
     said = []
     for salt in ("one", "another", "one"):

@@ -10,10 +10,9 @@ import httpx
 import psutil
 import pytest
 
+from tests.e2e.conftest import ONE_TOKENIZER
 from tests.e2e.tiny_model import save_tiny_model
 
-# One tokenizer in place of two: each process of a stack takes most of a second of CPU time until it is there.
-ONE_TOKENIZER = ("--tokenizer-pool-size", "1")
 SIM = ("--device", "sim", *ONE_TOKENIZER)
 
 
