@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.one_process_llm import one_process_llm
 from tests.toy_tokenizer import SPECIALS, toy_tokenizer
 from tests.worker_svc.families.test_parity import verified
 from tests.worker_svc.families.tiny_models import save_family
@@ -22,14 +21,14 @@ PROMPTS = [[5, 9, 200, 31], list(range(3, 60))]
 HEAD_DIM = 16
 
 
-def check_tokens(directory, reference, llm=LLM, **options):
+def check_tokens(directory, reference, **options):
     """Serve a model and compare its tokens with those of transformers."""
     (directory / "tokenizer.json").write_text(toy_tokenizer())
     (directory / "tokenizer_config.json").write_text(
         json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": SPECIALS[0]})
     )
-    with llm(str(directory), device="cpu", max_model_len=256, num_gpu_blocks_override=64, **options) as running:
-        outputs = running.generate([{"prompt_token_ids": prompt} for prompt in PROMPTS], GREEDY, use_tqdm=False)
+    with LLM(str(directory), device="cpu", max_model_len=256, num_gpu_blocks_override=64, **options) as llm:
+        outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in PROMPTS], GREEDY, use_tqdm=False)
     for prompt, output in zip(PROMPTS, outputs, strict=True):
         token_ids = list(output.outputs[0].token_ids)
         assert len(token_ids) == GREEDY.max_tokens
@@ -89,6 +88,6 @@ def test_the_plug_in_that_the_page_shows_serves_its_model(plugin, tmp_path):
 def test_a_model_with_its_own_code_is_served_when_it_is_trusted(tmp_path):
     reference = save_own_code(tmp_path)
 
-    check_tokens(tmp_path, reference, one_process_llm, trust_remote_code=True)
+    check_tokens(tmp_path, reference, trust_remote_code=True)
 
     assert has_run(tmp_path)
