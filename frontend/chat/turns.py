@@ -21,10 +21,12 @@ from tetrad.services.errors import InvalidRequest
 _NO_PARAMETERS = {"type": "object", "properties": {}}
 
 
-async def render_conversation(llm: AsyncLLM, conversation: Conversation, cache_salt: str = "") -> TokensPrompt:
+async def render_conversation(
+    llm: AsyncLLM, conversation: Conversation, cache_salt: str = "", *, is_truncated: bool = False
+) -> TokensPrompt:
     """Return the prompt of a conversation without embeddings; `cache_salt` separates names of images.
 
-    Errors: see Texts.encode_chat.
+    `is_truncated` and errors: see ChatOptions and Texts.encode_chat.
     """
     tools = () if conversation.tool_choice == "none" else conversation.tools
     return await llm.texts.encode_chat(
@@ -38,6 +40,7 @@ async def render_conversation(llm: AsyncLLM, conversation: Conversation, cache_s
         add_special_tokens=conversation.add_special_tokens,
         mm_processor_kwargs=conversation.mm_processor_kwargs,
         cache_salt=cache_salt,
+        is_truncated=is_truncated,
     )
 
 
@@ -47,11 +50,20 @@ def callable_conversation(conversation: Conversation) -> Conversation:
 
 
 async def prepare_turn(
-    llm: AsyncLLM, conversation: Conversation, params: SamplingParams, formats: ChatFormats, cache_salt: str = ""
+    llm: AsyncLLM,
+    conversation: Conversation,
+    params: SamplingParams,
+    formats: ChatFormats,
+    cache_salt: str = "",
+    *,
+    is_truncated: bool = False,
 ) -> tuple[TokensPrompt, SamplingParams]:
-    """Return the prompt of a turn, and `params` with its constraint, as they are sent. Arguments: see start_turn."""
+    """Return the prompt of a turn, and `params` with its constraint, as they are sent.
+
+    Arguments: see start_turn and ChatOptions.
+    """
     conversation = callable_conversation(conversation)
-    prompt = await render_conversation(llm, conversation, cache_salt)
+    prompt = await render_conversation(llm, conversation, cache_salt, is_truncated=is_truncated)
     params = constrained(params, conversation, formats, prompt.get("prompt") or "")
     if params.skip_special_tokens and needs_special_tokens(formats, conversation):
         params = dataclasses.replace(params, skip_special_tokens=False)
@@ -95,7 +107,8 @@ async def start_turn(
     """
     formats = llm.chat_formats if formats is None else formats
     conversation = callable_conversation(conversation)
-    rendered, params = await prepare_turn(llm, conversation, params, formats, cache_salt)
+    is_truncated = truncate_prompt_tokens is not None
+    rendered, params = await prepare_turn(llm, conversation, params, formats, cache_salt, is_truncated=is_truncated)
     text, embeds = rendered.get("prompt") or "", conversation.embeds
     if embeds and "mm_features" in rendered:
         raise InvalidRequest("Images are not compatible with prompt embeds.", field="messages")

@@ -84,12 +84,14 @@ class BatchRequests:
         """Render conversations and return their requests. Arguments and errors: see LLM.chat."""
         check_content_format(content_format)
         template_text = chat_template or self._chat_template
+        tokenization = tokenization_of(tokenization_kwargs)
         render = functools.partial(
             self._rendered,
             tools=tools_of(tools),
             chat_template=template_text,
             keep_parts=content_format == "openai",
-            add_special_tokens=tokenization_of(tokenization_kwargs).get("add_special_tokens", False),
+            add_special_tokens=tokenization.get("add_special_tokens", False),
+            is_truncated=tokenization.get("truncate_prompt_tokens") is not None,
             **template,
         )
         with_images = functools.partial(render, mm_processor_kwargs=mm_processor_kwargs)

@@ -8,6 +8,21 @@ from tests.frontend.chat.asking import MESSAGES, TOOLS, added_up, ask, stream
 from tests.frontend.turns import writes
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/chat/completions/render"])
+async def test_a_conversation_that_is_truncated_may_be_longer_than_fits(http, tokenizer, path):
+    """Its tokens count after truncation, as those of a completion's text."""
+    body = {"messages": [{"role": "user", "content": "x" * 65_537}], "max_tokens": 1}
+    refused = await http.post(path, json=body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "messages")
+    assert tokenizer.rendered == []
+
+    answer = await http.post(path, json=body | {"truncate_prompt_tokens": 3})
+
+    assert answer.status_code == 200, answer.text
+    [rendered] = tokenizer.rendered
+    assert not rendered.HasField("max_prompt_chars")
+
+
 async def test_reasoning_effort_reaches_the_template(http, tokenizer):
     body = {"messages": MESSAGES, "max_tokens": 1, "reasoning_effort": "low", "chat_template_kwargs": {"mood": "glad"}}
     assert (await http.post("/v1/chat/completions", json=body)).status_code == 200

@@ -227,6 +227,14 @@ def test_a_text_that_is_truncated_may_be_much_longer_than_the_context(llm):
     assert text.endswith(llm.get_tokenizer().decode(output.prompt_token_ids))
 
 
+def test_a_conversation_that_is_truncated_may_be_much_longer_than_the_context(llm):
+    messages = [{"role": "user", "content": "word " * 500_000}]
+
+    [output] = llm.chat(messages, PARAMS, use_tqdm=False, tokenization_kwargs={"truncate_prompt_tokens": 5})
+
+    assert len(output.prompt_token_ids) == 5
+
+
 def test_prompts_can_be_truncated(llm):
     [output] = llm.generate([[504] * 20], PARAMS, use_tqdm=False, tokenization_kwargs={"truncate_prompt_tokens": 5})
 

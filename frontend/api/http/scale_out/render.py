@@ -58,7 +58,8 @@ async def render_chat_completion(request: Request) -> Response:
     params = chat_params(body, llm.default_sampling_fields(), conversation)
 
     async def work() -> RenderedRequest:
-        prompt, found = await prepare_turn(llm, conversation, params, llm.chat_formats)
+        is_truncated = body.truncate_prompt_tokens is not None
+        prompt, found = await prepare_turn(llm, conversation, params, llm.chat_formats, is_truncated=is_truncated)
         return await _rendered(llm, body, prompt, found, request_id)
 
     return JsonResponse(await until_disconnected(request.receive, work()))
