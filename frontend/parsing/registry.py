@@ -60,9 +60,23 @@ REASONING_FORMATS: tuple[ReasoningFormat, ...] = (
     THINK,
 )
 
+# Further names that vLLM has -> the formats, of tool calls and of reasoning, that they stand for.
+ALIASES: dict[str, tuple[str, ...]] = {
+    "deepseek_v3": ("think",),
+    "glm47": ("glm45",),
+    "granite4": ("hermes",),
+    "holo2": ("think",),
+    "llama4_json": ("llama3_json",),
+    "mimo": ("qwen3_coder", "qwen3"),
+    "nemotron_v3": ("think",),
+    "openai_gptoss": ("gpt_oss",),
+    "poolside_v1": ("glm45", "think"),
+    "step3p5": ("qwen3_coder", "think"),
+}
+
 
 def choose_format(formats: Sequence[Format], name: str, chat_template: str) -> Format | None:
-    """Return the format with this name; for "auto" the first one that recognises the template, if any. None for "none".
+    """Return the format with this name or alias; for "auto" the first that recognises the template, if any. None for "none".
 
     Raises:
         InvalidRequest: there is no format with this name.
@@ -71,8 +85,11 @@ def choose_format(formats: Sequence[Format], name: str, chat_template: str) -> F
         return None
     if name == "auto":
         return next((each for each in formats if each.recognises(chat_template)), None)
-    found = next((each for each in formats if each.name == name), None)
+    # A format's own name wins: it may be an alias of another format in the other list.
+    by_name = {each.name: each for each in formats}
+    found = next((by_name[each] for each in (name, *ALIASES.get(name, ())) if each in by_name), None)
     if found is None:
-        names = ", ".join(["auto", "none", *(each.name for each in formats)])
+        aliases = [alias for alias, meant in ALIASES.items() if alias not in by_name and not by_name.keys().isdisjoint(meant)]
+        names = ", ".join(["auto", "none", *by_name, *aliases])
         raise InvalidRequest(f"There is no parser {name!r}. Known: {names}.")
     return found

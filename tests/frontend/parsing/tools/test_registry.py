@@ -7,7 +7,8 @@ import pytest
 
 from tests.frontend.parsing.tools.reading import read, shown
 from tetrad.frontend.parsing.elements.interface import Tool
-from tetrad.frontend.parsing.registry import TOOL_FORMATS, choose_format
+from tetrad.frontend.parsing.registry import ALIASES, REASONING_FORMATS, TOOL_FORMATS, choose_format
+from tetrad.services.errors import InvalidRequest
 
 # What is particular in the templates of these models.
 TEMPLATES = {
@@ -59,6 +60,33 @@ def test_template_tells_the_format(name, template):
 
 def test_names_are_unique():
     assert len({each.name for each in TOOL_FORMATS}) == len(TOOL_FORMATS)
+
+
+@pytest.mark.parametrize(
+    ("formats", "alias", "name"),
+    [
+        (TOOL_FORMATS, "glm47", "glm45"),
+        (TOOL_FORMATS, "mimo", "qwen3_coder"),
+        (REASONING_FORMATS, "mimo", "qwen3"),
+        (TOOL_FORMATS, "deepseek_v3", "deepseek_v3"),
+        (REASONING_FORMATS, "deepseek_v3", "think"),
+    ],
+)
+def test_an_alias_means_a_format_of_the_same_list(formats, alias, name):
+    assert choose_format(formats, alias, "").name == name
+
+
+def test_an_alias_of_the_other_list_is_unknown_and_those_of_this_list_are_named():
+    with pytest.raises(InvalidRequest, match=r"no parser 'granite4'.*glm47") as caught:
+        choose_format(REASONING_FORMATS, "granite4", "")
+
+    assert "llama4_json" not in str(caught.value)
+
+
+def test_every_alias_means_formats_that_exist():
+    names = {each.name for each in (*TOOL_FORMATS, *REASONING_FORMATS)}
+
+    assert {meant for each in ALIASES.values() for meant in each} <= names
 
 
 def test_formats_that_no_tag_can_hold_say_so():
