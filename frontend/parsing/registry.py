@@ -6,11 +6,12 @@ from typing import Protocol, TypeVar
 from tetrad.frontend.parsing.elements.interface import ReasoningFormat, ToolFormat
 from tetrad.frontend.parsing.reasoning.gpt_oss import GPT_OSS
 from tetrad.frontend.parsing.reasoning.granite import GRANITE
-from tetrad.frontend.parsing.reasoning.think import DEEPSEEK_R1, GLM45, KIMI_K2, MISTRAL, QWEN3, SEED_OSS, THINK
+from tetrad.frontend.parsing.reasoning.think import DEEPSEEK_R1, GLM45, KIMI_K2, MINIMAX_M2, MISTRAL, QWEN3, SEED_OSS, THINK
 from tetrad.frontend.parsing.tools.deepseek import DeepSeekV3Format, DeepSeekV31Format
 from tetrad.frontend.parsing.tools.glm45 import Glm45Format
 from tetrad.frontend.parsing.tools.granite import GraniteFormat
 from tetrad.frontend.parsing.tools.hermes import HermesFormat
+from tetrad.frontend.parsing.tools.invoke import DeepSeekV4Format, DeepSeekV32Format, MinimaxM2Format
 from tetrad.frontend.parsing.tools.kimi_k2 import KimiK2Format
 from tetrad.frontend.parsing.tools.llama3_json import Llama3JsonFormat
 from tetrad.frontend.parsing.tools.mistral import MistralFormat
@@ -33,8 +34,11 @@ Format = TypeVar("Format", bound=_Named)
 TOOL_FORMATS: tuple[ToolFormat, ...] = (
     OpenAIFormat(),
     KimiK2Format(),
+    DeepSeekV4Format(),
+    DeepSeekV32Format(),
     DeepSeekV31Format(),
     DeepSeekV3Format(),
+    MinimaxM2Format(),
     MistralFormat(),
     Llama4PythonicFormat(),
     Lfm2Format(),
@@ -54,6 +58,7 @@ REASONING_FORMATS: tuple[ReasoningFormat, ...] = (
     DEEPSEEK_R1,
     GLM45,
     KIMI_K2,
+    MINIMAX_M2,
     MISTRAL,
     QWEN3,
     SEED_OSS,
@@ -63,6 +68,7 @@ REASONING_FORMATS: tuple[ReasoningFormat, ...] = (
 # Further names that vLLM has -> the formats, of tool calls and of reasoning, that they stand for.
 ALIASES: dict[str, tuple[str, ...]] = {
     "deepseek_v3": ("think",),
+    "deepseek_v4": ("think",),
     "glm47": ("glm45",),
     "granite4": ("hermes",),
     "holo2": ("think",),

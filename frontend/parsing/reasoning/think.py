@@ -22,6 +22,7 @@ _TURN_MARKS = (
     "<start_of_turn>model",
     "[/INST]",
     "<seed:bos>assistant",
+    "]~b]ai",
 )
 
 
@@ -112,6 +113,8 @@ GLM45 = ThinkFormat("glm45", "<|assistant|>", ended_by=("<tool_call>",), keeps_s
 """GLM 4.5 and later: <think> after the role; `enable_thinking: false` makes the prompt close it."""
 KIMI_K2 = ThinkFormat("kimi_k2", "<|im_assistant|>", ended_by=("<|tool_calls_section_begin|>",), keeps_special_tokens=True)
 """Kimi K2 Thinking: <think>; a tool call may end the reasoning without </think>."""
+MINIMAX_M2 = ThinkFormat("minimax_m2", "]~b]ai", always=True, ended_by=("<minimax:tool_call>",), keeps_special_tokens=True)
+"""MiniMax M2: the model always reasons; the prompt opens <think>."""
 MISTRAL = ThinkFormat(
     "mistral", "[/INST]", ended_by=("[TOOL_CALLS]",), keeps_special_tokens=True, marks=Marks("[THINK]", "[/THINK]")
 )
