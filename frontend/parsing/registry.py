@@ -6,8 +6,19 @@ from typing import Protocol, TypeVar
 from tetrad.frontend.parsing.elements.interface import ReasoningFormat, ToolFormat
 from tetrad.frontend.parsing.reasoning.gpt_oss import GPT_OSS
 from tetrad.frontend.parsing.reasoning.granite import GRANITE
-from tetrad.frontend.parsing.reasoning.think import DEEPSEEK_R1, GLM45, KIMI_K2, MINIMAX_M2, MISTRAL, QWEN3, SEED_OSS, THINK
+from tetrad.frontend.parsing.reasoning.think import (
+    DEEPSEEK_R1,
+    GEMMA4,
+    GLM45,
+    KIMI_K2,
+    MINIMAX_M2,
+    MISTRAL,
+    QWEN3,
+    SEED_OSS,
+    THINK,
+)
 from tetrad.frontend.parsing.tools.deepseek import DeepSeekV3Format, DeepSeekV31Format
+from tetrad.frontend.parsing.tools.gemma import FunctionGemmaFormat, Gemma4Format
 from tetrad.frontend.parsing.tools.glm45 import Glm45Format
 from tetrad.frontend.parsing.tools.granite import GraniteFormat
 from tetrad.frontend.parsing.tools.hermes import HermesFormat
@@ -39,6 +50,8 @@ TOOL_FORMATS: tuple[ToolFormat, ...] = (
     DeepSeekV31Format(),
     DeepSeekV3Format(),
     MinimaxM2Format(),
+    Gemma4Format(),
+    FunctionGemmaFormat(),
     MistralFormat(),
     Llama4PythonicFormat(),
     Lfm2Format(),
@@ -56,6 +69,7 @@ REASONING_FORMATS: tuple[ReasoningFormat, ...] = (
     GPT_OSS,
     GRANITE,
     DEEPSEEK_R1,
+    GEMMA4,
     GLM45,
     KIMI_K2,
     MINIMAX_M2,

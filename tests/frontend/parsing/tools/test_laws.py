@@ -57,6 +57,10 @@ OUTPUTS["deepseek_v4"] = (
     '<｜DSML｜parameter name="count" string="false">1</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>'
 )
 OUTPUTS["deepseek_v32"] = OUTPUTS["deepseek_v4"].replace("tool_calls", "function_calls")
+OUTPUTS["gemma4"] = (
+    'a<|tool_call>call:f{count:1,flag:true,text:<|"|>a "} b<|"|>,items:[<|"|>x<|"|>,{<|"|>k<|"|>:null},[]]}<tool_call|> c'
+)
+OUTPUTS["functiongemma"] = "<start_function_call>call:f{text:<escape>b<escape>,count:5}<end_function_call>"
 OUTPUTS["seed_oss"] = OUTPUTS["qwen3_coder"].replace("tool_call>", "seed:tool_call>")
 OUTPUTS |= {"llama4_pythonic": OUTPUTS["pythonic"], "qwen3_xml": OUTPUTS["qwen3_coder"], "deepseek_v31": OUTPUTS["deepseek_v3"]}
 
@@ -141,6 +145,7 @@ LONG = {
     "a long argument": ("hermes", '<tool_call>{"name": "f", "arguments": {"text": "', "a"),
     "a name that never ends": ("hermes", '<tool_call>{"name": "', "a"),
     "nesting that never ends": ("mistral", "[TOOL_CALLS]f[ARGS]{", '{"a":['),
+    "bare nesting that never ends": ("gemma4", "<|tool_call>call:f{a:", "[{b:"),
     "white space that never ends": ("hermes", "", "\n"),
     "marks that begin and never end": ("openai", "", "<|"),
     "a long string parameter": ("qwen3_coder", "<tool_call><function=f><parameter=text>", "\n<"),

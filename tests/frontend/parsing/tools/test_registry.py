@@ -36,6 +36,8 @@ TEMPLATES = {
     "DeepSeek V3.2": ("deepseek_v32", '<｜DSML｜function_calls>\n<｜DSML｜invoke name="$FUNCTION_NAME">'),
     "DeepSeek V4": ("deepseek_v4", '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="$TOOL_NAME">'),
     "MiniMax M2": ("minimax_m2", "{{- '\\n<minimax:tool_call>' }} <invoke name=\"tool-name-1\">"),
+    "Gemma 4": ("gemma4", "{{- '<|tool_call>call:' + function['name'] + '{' -}}"),
+    "FunctionGemma": ("functiongemma", "{{- '<start_function_call>call:' + function['name'] -}}"),
     "Kimi K2": ("kimi_k2", "<|im_system|>tool_declare<|im_middle|>"),
     "gpt-oss": ("openai", "<|start|>assistant<|channel|>final<|message|>"),
     "Granite 3.3": ("granite", "<|start_of_role|>assistant<|end_of_role|><|tool_call|>"),
@@ -47,7 +49,7 @@ TEMPLATES = {
 SCHEMA = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
 TOOLS = [Tool("f", parameters=SCHEMA, strict=True), Tool("g", parameters=SCHEMA)]
 NOT_HELD = {"pythonic", "llama4_pythonic", "lfm2", "qwen3_coder", "qwen3_xml", "seed_oss", "glm45", "kimi_k2", "openai"}
-NOT_HELD |= {"minimax_m2", "deepseek_v32", "deepseek_v4"}
+NOT_HELD |= {"gemma4", "functiongemma", "minimax_m2", "deepseek_v32", "deepseek_v4"}
 STRUCTURES = [
     pytest.param(each, structure, id=f"{each.name}-{index}")
     for each in TOOL_FORMATS
