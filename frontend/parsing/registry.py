@@ -6,11 +6,23 @@ from typing import Protocol, TypeVar
 from tetrad.frontend.parsing.elements.interface import ReasoningFormat, ToolFormat
 from tetrad.frontend.parsing.reasoning.gpt_oss import GPT_OSS
 from tetrad.frontend.parsing.reasoning.granite import GRANITE
-from tetrad.frontend.parsing.reasoning.think import DEEPSEEK_R1, GLM45, KIMI_K2, MISTRAL, QWEN3, SEED_OSS, THINK
+from tetrad.frontend.parsing.reasoning.think import (
+    DEEPSEEK_R1,
+    GEMMA4,
+    GLM45,
+    KIMI_K2,
+    MINIMAX_M2,
+    MISTRAL,
+    QWEN3,
+    SEED_OSS,
+    THINK,
+)
 from tetrad.frontend.parsing.tools.deepseek import DeepSeekV3Format, DeepSeekV31Format
+from tetrad.frontend.parsing.tools.gemma import FunctionGemmaFormat, Gemma4Format
 from tetrad.frontend.parsing.tools.glm45 import Glm45Format
 from tetrad.frontend.parsing.tools.granite import GraniteFormat
 from tetrad.frontend.parsing.tools.hermes import HermesFormat
+from tetrad.frontend.parsing.tools.invoke import DeepSeekV4Format, DeepSeekV32Format, MinimaxM2Format
 from tetrad.frontend.parsing.tools.kimi_k2 import KimiK2Format
 from tetrad.frontend.parsing.tools.llama3_json import Llama3JsonFormat
 from tetrad.frontend.parsing.tools.mistral import MistralFormat
@@ -33,8 +45,13 @@ Format = TypeVar("Format", bound=_Named)
 TOOL_FORMATS: tuple[ToolFormat, ...] = (
     OpenAIFormat(),
     KimiK2Format(),
+    DeepSeekV4Format(),
+    DeepSeekV32Format(),
     DeepSeekV31Format(),
     DeepSeekV3Format(),
+    MinimaxM2Format(),
+    Gemma4Format(),
+    FunctionGemmaFormat(),
     MistralFormat(),
     Llama4PythonicFormat(),
     Lfm2Format(),
@@ -52,17 +69,34 @@ REASONING_FORMATS: tuple[ReasoningFormat, ...] = (
     GPT_OSS,
     GRANITE,
     DEEPSEEK_R1,
+    GEMMA4,
     GLM45,
     KIMI_K2,
+    MINIMAX_M2,
     MISTRAL,
     QWEN3,
     SEED_OSS,
     THINK,
 )
 
+# Further names that vLLM has -> the formats, of tool calls and of reasoning, that they stand for.
+ALIASES: dict[str, tuple[str, ...]] = {
+    "deepseek_v3": ("think",),
+    "deepseek_v4": ("think",),
+    "glm47": ("glm45",),
+    "granite4": ("hermes",),
+    "holo2": ("think",),
+    "llama4_json": ("llama3_json",),
+    "mimo": ("qwen3_coder", "qwen3"),
+    "nemotron_v3": ("think",),
+    "openai_gptoss": ("gpt_oss",),
+    "poolside_v1": ("glm45", "think"),
+    "step3p5": ("qwen3_coder", "think"),
+}
+
 
 def choose_format(formats: Sequence[Format], name: str, chat_template: str) -> Format | None:
-    """Return the format with this name; for "auto" the first one that recognises the template, if any. None for "none".
+    """Return the format with this name or alias; for "auto" the first that recognises the template, if any. None for "none".
 
     Raises:
         InvalidRequest: there is no format with this name.
@@ -71,8 +105,11 @@ def choose_format(formats: Sequence[Format], name: str, chat_template: str) -> F
         return None
     if name == "auto":
         return next((each for each in formats if each.recognises(chat_template)), None)
-    found = next((each for each in formats if each.name == name), None)
+    # A format's own name wins: it may be an alias of another format in the other list.
+    by_name = {each.name: each for each in formats}
+    found = next((by_name[each] for each in (name, *ALIASES.get(name, ())) if each in by_name), None)
     if found is None:
-        names = ", ".join(["auto", "none", *(each.name for each in formats)])
+        aliases = [alias for alias, meant in ALIASES.items() if alias not in by_name and not by_name.keys().isdisjoint(meant)]
+        names = ", ".join(["auto", "none", *by_name, *aliases])
         raise InvalidRequest(f"There is no parser {name!r}. Known: {names}.")
     return found

@@ -12,6 +12,8 @@ from tetrad.frontend.parsing.elements.piece_writer import PieceWriter
 from tetrad.frontend.parsing.elements.python_literals import literal_json
 
 _KINDS = {dict: "object", list: "array", str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+_STRING = frozenset({"string"})
+_OTHERS = frozenset(_KINDS.values()) - _STRING
 _OTHER_NAMES = {
     "str": "string",
     "int": "integer",
@@ -41,11 +43,17 @@ class ArgumentsWriter:
         self._trims_newlines = trims_newlines
         self._separator = "{"
 
-    def begin_value(self, name: str) -> "ValueWriter":
-        """Start a parameter and return the writer of its value."""
+    def begin_value(self, name: str, *, is_string: bool | None = None) -> "ValueWriter":
+        """Start a parameter and return the writer of its value.
+
+        Args:
+            name: name of the parameter.
+            is_string: whether the model marked the value as a string; None: the schema determines the type.
+        """
         self._writer.arguments(f"{self._separator}{json_text(name)}: ")
         self._separator = ", "
-        return ValueWriter(self._writer, _kinds(self._properties.get(name)), trims_newlines=self._trims_newlines)
+        kinds = _kinds(self._properties.get(name)) if is_string is None else _STRING if is_string else _OTHERS
+        return ValueWriter(self._writer, kinds, trims_newlines=self._trims_newlines)
 
     def end(self) -> None:
         """Close the arguments' object."""

@@ -22,6 +22,8 @@ _TURN_MARKS = (
     "<start_of_turn>model",
     "[/INST]",
     "<seed:bos>assistant",
+    "<|turn>model",
+    "]~b]ai",
 )
 
 
@@ -108,10 +110,20 @@ def _nothing(source: TextSource, writer: ReasoningWriter) -> Waiting[None]:  # n
 
 DEEPSEEK_R1 = ThinkFormat("deepseek_r1", "<｜Assistant｜>", always=True, ended_by=("<｜tool▁calls▁begin｜>",))
 """DeepSeek R1, its distilled models, and V3.1: the model always reasons; <think> is often in the prompt or missing."""
+GEMMA4 = ThinkFormat(
+    "gemma4",
+    "<|turn>",
+    ended_by=("<|tool_call>",),
+    keeps_special_tokens=True,
+    marks=Marks("<|channel>thought\n", "<channel|>"),
+)
+"""Gemma 4: a channel; `enable_thinking: true` asks for it, and an empty one may come without."""
 GLM45 = ThinkFormat("glm45", "<|assistant|>", ended_by=("<tool_call>",), keeps_special_tokens=True)
 """GLM 4.5 and later: <think> after the role; `enable_thinking: false` makes the prompt close it."""
 KIMI_K2 = ThinkFormat("kimi_k2", "<|im_assistant|>", ended_by=("<|tool_calls_section_begin|>",), keeps_special_tokens=True)
 """Kimi K2 Thinking: <think>; a tool call may end the reasoning without </think>."""
+MINIMAX_M2 = ThinkFormat("minimax_m2", "]~b]ai", always=True, ended_by=("<minimax:tool_call>",), keeps_special_tokens=True)
+"""MiniMax M2: the model always reasons; the prompt opens <think>."""
 MISTRAL = ThinkFormat(
     "mistral", "[/INST]", ended_by=("[TOOL_CALLS]",), keeps_special_tokens=True, marks=Marks("[THINK]", "[/THINK]")
 )

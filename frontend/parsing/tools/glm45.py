@@ -10,6 +10,7 @@ from tetrad.frontend.parsing.elements.json_scanner import skip_space
 from tetrad.frontend.parsing.elements.markers import Markers, skip_closing
 from tetrad.frontend.parsing.elements.piece_writer import PieceWriter
 from tetrad.frontend.parsing.elements.script_parser import ScriptParser
+from tetrad.frontend.parsing.elements.tagged_values import pass_tagged_value
 from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
 from tetrad.frontend.parsing.elements.typed_arguments import ArgumentsWriter
 
@@ -20,7 +21,6 @@ _KEY_END = "</arg_key>"
 _VALUE = "<arg_value>"
 _VALUE_END = "</arg_value>"
 _MARKERS = Markers(_OPEN)
-_VALUE_ENDS = Markers(_VALUE_END)
 _FUNCTION_NAME = re.compile(r"[\w.\-]+")
 _KEY_NAME = re.compile(r"[^<\n]+")
 
@@ -73,12 +73,8 @@ def _read_arguments(source: TextSource, writer: PieceWriter, parameters: dict[st
             writer.content(text)
             break
         value = arguments.begin_value(name)
-        if not (yield from _VALUE_ENDS.pass_text(source, value.add)):
-            value.cut()
+        if not (yield from pass_tagged_value(source, value, _VALUE_END, (_KEY, _CLOSE))):
             return
-        value.end()
-        yield from source.skip(_VALUE_END)
-        yield from skip_space(source)
     if (yield from source.more()) and not source.ends_within(_KEY, _KEY_END, _VALUE):
         arguments.end()
 

@@ -16,6 +16,7 @@ R1 = "<｜User｜>hi<｜Assistant｜>"
 GLM = "[gMASK]<sop><|user|>\nhi<|assistant|>"
 KIMI = "<|im_user|>user<|im_middle|>hi<|im_end|><|im_assistant|>assistant<|im_middle|>"
 SEED = "<seed:bos>user\nhi<seed:eos><seed:bos>assistant\n"
+GEMMA = "<|turn>user\nhi<turn|>\n<|turn>model\n"
 MISTRAL = "<s>[SYSTEM_PROMPT]First draft your thoughts: [THINK]here[/THINK].[/SYSTEM_PROMPT][INST]hi[/INST]"
 GRANITE = "Write your thoughts after 'Here is my thought process:'.<|start_of_role|>assistant<|end_of_role|>"
 HARMONY = "<|start|>user<|message|>hi<|end|><|start|>assistant"
@@ -58,6 +59,12 @@ CASES = [
     ("glm45", GLM + "\n<think></think>", "\nyes", "", "\nyes"),
     ("kimi_k2", KIMI, "<think>well</think>yes", "well", "yes"),
     ("kimi_k2", KIMI, "<think>go<|tool_calls_section_begin|>x", "go", "<|tool_calls_section_begin|>x"),
+    ("minimax_m2", "]~b]user\nhi[e~[\n]~b]ai\n<think>\n", "well\n</think>\n\nyes", "well", "yes"),
+    ("minimax_m2", "]~b]ai\n", "go\n<minimax:tool_call>x", "go", "<minimax:tool_call>x"),
+    ("gemma4", GEMMA, "<|channel>thought\nwell\n<channel|>yes", "well", "yes"),
+    ("gemma4", GEMMA, "<|channel>thought\n<channel|>yes", "", "yes"),
+    ("gemma4", GEMMA, "<|channel>thought\ngo<|tool_call>call:f{}", "go", "<|tool_call>call:f{}"),
+    ("gemma4", GEMMA + "<|channel>thought\n<channel|>", "yes", "", "yes"),
     ("seed_oss", SEED, "<seed:think>well</seed:think>yes", "well", "yes"),
     ("seed_oss", SEED + "<seed:think>", "</seed:think>yes", "", "yes"),
     ("seed_oss", SEED, "<seed:think>go<seed:tool_call>", "go", "<seed:tool_call>"),
@@ -236,7 +243,9 @@ def test_calls_end_no_reasoning_where_something_waits_for_its_end(name, prompt, 
         ("<|start|>assistant<|channel|>analysis<|message|>", "gpt_oss"),
         ("{%- set bos_token = '<seed:bos>' %} </seed:think>", "seed_oss"),
         ("{{ '[INST]' + message['content'] + '[/INST]' }} [THINK]...[/THINK]", "mistral"),
-        ("]~b]ai </think>", "think"),
+        ("]~b]ai </think>", "minimax_m2"),
+        ("{{- '<|turn>' + role }} <|channel>thought<channel|>", "gemma4"),
+        ("<|turn|>assistant </think>", "think"),
         ("{{ '<|im_start|>' + message.content }}", None),
         ("", None),
     ],

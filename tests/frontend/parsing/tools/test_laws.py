@@ -13,7 +13,7 @@ from tetrad.frontend.parsing.registry import TOOL_FORMATS, choose_format
 
 NAMES = [each.name for each in TOOL_FORMATS]
 # Formats in which there is nothing that parsers may skip, such as unknown keys of a JSON object.
-LOSSLESS = {"qwen3_coder", "glm45", "deepseek_v3", "deepseek_v31", "openai"}
+LOSSLESS = {"qwen3_coder", "glm45", "minimax_m2", "deepseek_v3", "deepseek_v31", "openai"}
 HELD = [each.name for each in TOOL_FORMATS if each.structural_tag([Tool("f")])]
 WRAPPING = [each.name for each in TOOL_FORMATS if each.wraps_content]
 
@@ -48,6 +48,19 @@ OUTPUTS = {
         '<|message|>{"text": "b"}<|call|><|start|>assistant<|channel|>final<|message|>c <d>'
     ),
 }
+OUTPUTS["minimax_m2"] = (
+    'a<minimax:tool_call>\n<invoke name="f">\n<parameter name="text">b</parameter>\n<parameter name="count">1</parameter>\n'
+    '</invoke>\n<invoke name="g">\n</invoke>\n</minimax:tool_call> c'
+)
+OUTPUTS["deepseek_v4"] = (
+    'a<｜DSML｜tool_calls>\n<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="text" string="true">b</｜DSML｜parameter>\n'
+    '<｜DSML｜parameter name="count" string="false">1</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>'
+)
+OUTPUTS["deepseek_v32"] = OUTPUTS["deepseek_v4"].replace("tool_calls", "function_calls")
+OUTPUTS["gemma4"] = (
+    'a<|tool_call>call:f{count:1,flag:true,text:<|"|>a "} b<|"|>,items:[<|"|>x<|"|>,{<|"|>k<|"|>:null},[]]}<tool_call|> c'
+)
+OUTPUTS["functiongemma"] = "<start_function_call>call:f{text:<escape>b<escape>,count:5}<end_function_call>"
 OUTPUTS["seed_oss"] = OUTPUTS["qwen3_coder"].replace("tool_call>", "seed:tool_call>")
 OUTPUTS |= {"llama4_pythonic": OUTPUTS["pythonic"], "qwen3_xml": OUTPUTS["qwen3_coder"], "deepseek_v31": OUTPUTS["deepseek_v3"]}
 
@@ -132,6 +145,7 @@ LONG = {
     "a long argument": ("hermes", '<tool_call>{"name": "f", "arguments": {"text": "', "a"),
     "a name that never ends": ("hermes", '<tool_call>{"name": "', "a"),
     "nesting that never ends": ("mistral", "[TOOL_CALLS]f[ARGS]{", '{"a":['),
+    "bare nesting that never ends": ("gemma4", "<|tool_call>call:f{a:", "[{b:"),
     "white space that never ends": ("hermes", "", "\n"),
     "marks that begin and never end": ("openai", "", "<|"),
     "a long string parameter": ("qwen3_coder", "<tool_call><function=f><parameter=text>", "\n<"),

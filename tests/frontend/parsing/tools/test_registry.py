@@ -7,7 +7,8 @@ import pytest
 
 from tests.frontend.parsing.tools.reading import read, shown
 from tetrad.frontend.parsing.elements.interface import Tool
-from tetrad.frontend.parsing.registry import TOOL_FORMATS, choose_format
+from tetrad.frontend.parsing.registry import ALIASES, REASONING_FORMATS, TOOL_FORMATS, choose_format
+from tetrad.services.errors import InvalidRequest
 
 # What is particular in the templates of these models.
 TEMPLATES = {
@@ -32,6 +33,11 @@ TEMPLATES = {
         "'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + tool['type'] + '<｜tool▁sep｜>' + '\\n```json\\n'",
     ),
     "DeepSeek V3.1": ("deepseek_v31", "'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>'+ name + '<｜tool▁sep｜>'"),
+    "DeepSeek V3.2": ("deepseek_v32", '<｜DSML｜function_calls>\n<｜DSML｜invoke name="$FUNCTION_NAME">'),
+    "DeepSeek V4": ("deepseek_v4", '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="$TOOL_NAME">'),
+    "MiniMax M2": ("minimax_m2", "{{- '\\n<minimax:tool_call>' }} <invoke name=\"tool-name-1\">"),
+    "Gemma 4": ("gemma4", "{{- '<|tool_call>call:' + function['name'] + '{' -}}"),
+    "FunctionGemma": ("functiongemma", "{{- '<start_function_call>call:' + function['name'] -}}"),
     "Kimi K2": ("kimi_k2", "<|im_system|>tool_declare<|im_middle|>"),
     "gpt-oss": ("openai", "<|start|>assistant<|channel|>final<|message|>"),
     "Granite 3.3": ("granite", "<|start_of_role|>assistant<|end_of_role|><|tool_call|>"),
@@ -43,6 +49,7 @@ TEMPLATES = {
 SCHEMA = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
 TOOLS = [Tool("f", parameters=SCHEMA, strict=True), Tool("g", parameters=SCHEMA)]
 NOT_HELD = {"pythonic", "llama4_pythonic", "lfm2", "qwen3_coder", "qwen3_xml", "seed_oss", "glm45", "kimi_k2", "openai"}
+NOT_HELD |= {"gemma4", "functiongemma", "minimax_m2", "deepseek_v32", "deepseek_v4"}
 STRUCTURES = [
     pytest.param(each, structure, id=f"{each.name}-{index}")
     for each in TOOL_FORMATS
@@ -59,6 +66,33 @@ def test_template_tells_the_format(name, template):
 
 def test_names_are_unique():
     assert len({each.name for each in TOOL_FORMATS}) == len(TOOL_FORMATS)
+
+
+@pytest.mark.parametrize(
+    ("formats", "alias", "name"),
+    [
+        (TOOL_FORMATS, "glm47", "glm45"),
+        (TOOL_FORMATS, "mimo", "qwen3_coder"),
+        (REASONING_FORMATS, "mimo", "qwen3"),
+        (TOOL_FORMATS, "deepseek_v3", "deepseek_v3"),
+        (REASONING_FORMATS, "deepseek_v3", "think"),
+    ],
+)
+def test_an_alias_means_a_format_of_the_same_list(formats, alias, name):
+    assert choose_format(formats, alias, "").name == name
+
+
+def test_an_alias_of_the_other_list_is_unknown_and_those_of_this_list_are_named():
+    with pytest.raises(InvalidRequest, match=r"no parser 'granite4'.*glm47") as caught:
+        choose_format(REASONING_FORMATS, "granite4", "")
+
+    assert "llama4_json" not in str(caught.value)
+
+
+def test_every_alias_means_formats_that_exist():
+    names = {each.name for each in (*TOOL_FORMATS, *REASONING_FORMATS)}
+
+    assert {meant for each in ALIASES.values() for meant in each} <= names
 
 
 def test_formats_that_no_tag_can_hold_say_so():

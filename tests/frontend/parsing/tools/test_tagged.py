@@ -108,6 +108,7 @@ GLM = {
     "cut in the end mark of a key": ("<tool_call>f\n<arg_key>text</", "<arg_key>text</", [("f", "")]),
     "cut in the mark of a value": ("<tool_call>f\n<arg_key>text</arg_key>\n<ar", "<arg_key>text</arg_key>\n<ar", [("f", "")]),
     "cut in a value": ("<tool_call>f\n<arg_key>text</arg_key>\n<arg_value>ab", "", [("f", '{"text": "ab')]),
+    "an end tag in a value": (glm(("text", "a</arg_value> b")), "", [("f", '{"text": "a</arg_value> b"}')]),
 }
 
 # Files that a coding model writes with a call.

@@ -6,7 +6,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from tetrad.frontend.parsing.registry import REASONING_FORMATS, TOOL_FORMATS
+from tetrad.frontend.parsing.registry import ALIASES, REASONING_FORMATS, TOOL_FORMATS
 
 ENDPOINTS = {
     "POST /v1/completions",
@@ -176,4 +176,7 @@ async def test_the_reference_names_every_endpoint_and_every_format(api):
     for title, formats in (("## Tools", TOOL_FORMATS), ("## Reasoning", REASONING_FORMATS)):
         section = reference.partition(title)[2].partition("\n## ")[0]
         # In the order in which templates are tried.
-        assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == [each.name for each in formats]
+        names = [each.name for each in formats]
+        assert re.findall(r"^\| `([\w-]+)` \|", section, re.MULTILINE) == names
+        aliases = [alias for alias, meant in ALIASES.items() if alias not in names and set(meant) & set(names)]
+        assert [alias for alias in aliases if f"`{alias}`" not in section] == []

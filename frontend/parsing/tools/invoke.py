@@ -1,0 +1,122 @@
+"""MiniMax M2: <invoke name="f"><parameter name="key">value</parameter></invoke>, one or more, between outer tags.
+
+DeepSeek V3.2 and V4: the same with a prefix in every tag, <｜DSML｜invoke name="f">, and an attribute that marks strings.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from tetrad.frontend.parsing.elements.call_ids import OpenAICallIds
+from tetrad.frontend.parsing.elements.interface import Parser, Tool
+from tetrad.frontend.parsing.elements.json_scanner import skip_space
+from tetrad.frontend.parsing.elements.markers import Markers, skip_closing
+from tetrad.frontend.parsing.elements.piece_writer import PieceWriter
+from tetrad.frontend.parsing.elements.script_parser import ScriptParser
+from tetrad.frontend.parsing.elements.tagged_values import pass_tagged_value
+from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
+from tetrad.frontend.parsing.elements.typed_arguments import ArgumentsWriter
+
+_NAME = re.compile(r'[^"<>\n]+')
+# Attribute of a parameter -> whether the value is a string; None: the tool's schema tells.
+_ATTRIBUTES = {' string="true"': True, ' string="false"': False, "": None}
+
+
+class MinimaxM2Format(OpenAICallIds):
+    """A ToolFormat (interface.py).
+
+    Attributes:
+        outer: name of the outer tag.
+        prefix: text before the name of every other tag.
+    """
+
+    name = "minimax_m2"
+    keeps_special_tokens = True
+    wraps_content = False
+    outer = "minimax:tool_call"
+    prefix = ""
+
+    def __init__(self) -> None:
+        self._opening, self._closing = f"<{self.outer}>", f"</{self.outer}>"
+        self._invoke, self._invoke_end = f'<{self.prefix}invoke name="', f"</{self.prefix}invoke>"
+        self._parameter, self._parameter_end = f'<{self.prefix}parameter name="', f"</{self.prefix}parameter>"
+        # A call without the outer tag is accepted, too.
+        self._markers = Markers(self._opening, self._invoke)
+
+    def recognises(self, chat_template: str) -> bool:
+        """Return whether the template writes the outer tag."""
+        return self._opening in chat_template
+
+    def parser(self, tools: Sequence[Tool]) -> Parser:
+        """Return a parser of one output. The tools' schemas determine the types of values."""
+        parameters = {tool.name: tool.parameters for tool in tools}
+
+        def read(source: TextSource, writer: PieceWriter) -> Waiting[None]:
+            while (yield from self._markers.pass_text(source, writer.content)):
+                source.record()
+                yield from source.skip(self._opening)
+                yield from skip_space(source)
+                name = yield from _read_name(source, self._invoke)
+                name = name if name and (yield from source.skip(">")) else ""
+                text = source.recorded()
+                if name:
+                    writer.start(name)
+                    yield from self._read_arguments(source, writer, parameters.get(name, {}))
+                    yield from skip_closing(source, writer, self._invoke_end, self._closing)
+                else:
+                    writer.content(text)
+
+        return ScriptParser(read)
+
+    def structural_tag(self, tools: Sequence[Tool]) -> dict[str, Any] | None:  # noqa: ARG002 - no call can be constrained
+        """Return None: the arguments are not JSON."""
+        return None
+
+    def _read_arguments(self, source: TextSource, writer: PieceWriter, schema: dict[str, Any]) -> Waiting[None]:
+        arguments = ArgumentsWriter(writer, schema, trims_newlines=False)
+        followers = (self._parameter, self._invoke_end)
+        yield from skip_space(source)
+        while (yield from source.starts_with(self._parameter)):
+            source.record()
+            name = yield from _read_name(source, self._parameter)
+            is_string = (yield from _read_attribute(source)) if name else None
+            complete = name and (yield from source.skip(">"))
+            text = source.recorded()
+            if not complete:
+                writer.content(text)
+                break
+            value = arguments.begin_value(name, is_string=is_string)
+            if not (yield from pass_tagged_value(source, value, self._parameter_end, followers)):
+                return
+        if (yield from source.more()) and not source.ends_within(*followers):
+            arguments.end()
+
+
+class DeepSeekV32Format(MinimaxM2Format):
+    """The format of DeepSeek V3.2."""
+
+    name = "deepseek_v32"
+    outer = "｜DSML｜function_calls"
+    prefix = "｜DSML｜"
+
+
+class DeepSeekV4Format(DeepSeekV32Format):
+    """The format of DeepSeek V4."""
+
+    name = "deepseek_v4"
+    outer = "｜DSML｜tool_calls"
+
+
+def _read_name(source: TextSource, tag: str) -> Waiting[str]:
+    """Read the beginning of a tag and the name in it; empty: there is no name."""
+    if not (yield from source.skip(tag)):
+        return ""
+    name = yield from source.read_run(_NAME)
+    return name.strip() if (yield from source.skip('"')) else ""
+
+
+def _read_attribute(source: TextSource) -> Waiting[bool | None]:
+    for attribute, is_string in _ATTRIBUTES.items():
+        if (yield from source.skip(attribute)):
+            return is_string
+    return None

@@ -1,0 +1,67 @@
+"""Calls in tags `invoke`: MiniMax M2, DeepSeek V3.2 and V4. Row: output, content, calls."""
+
+import pytest
+
+from tests.frontend.parsing.tools.reading import check_reading
+
+OPEN, CLOSE = "<minimax:tool_call>", "</minimax:tool_call>"
+
+
+def invoke(*parameters, name="f"):
+    inner = "".join(f'<parameter name="{key}">{value}</parameter>\n' for key, value in parameters)
+    return f'<invoke name="{name}">\n{inner}</invoke>\n'
+
+
+def section(*calls):
+    return f"{OPEN}\n{''.join(calls)}{CLOSE}"
+
+
+MINIMAX = {
+    "no call": ("Hello <invoke>", "Hello <invoke>", []),
+    "no parameters": (section(invoke()), "", [("f", "{}")]),
+    "several calls": ("a\n" + section(invoke(), invoke(name="g")) + "b", "a\nb", [("f", "{}"), ("g", "{}")]),
+    "several sections": (section(invoke()) + "\n" + section(invoke(name="g")), "", [("f", "{}"), ("g", "{}")]),
+    "values by the schema": (
+        section(invoke(("text", "5"), ("count", "5"), ("options", '{"a": 1}'), ("flag", "true"), ("other", "5"))),
+        "",
+        [("f", '{"text": "5", "count": 5, "options": {"a": 1}, "flag": true, "other": "5"}')],
+    ),
+    "newlines are the value's": (section(invoke(("text", "\na\n"))), "", [("f", '{"text": "\\na\\n"}')]),
+    "an end tag in a value": (section(invoke(("text", "a</parameter> b"))), "", [("f", '{"text": "a</parameter> b"}')]),
+    "no outer tag": (invoke(("count", "1")), "", [("f", '{"count": 1}')]),
+    "an empty section": (f"{OPEN}{CLOSE}", f"{OPEN}{CLOSE}", []),
+    "no name": (f'{OPEN}<invoke name="">', f'{OPEN}<invoke name="">', []),
+    "text instead of a parameter": ('<invoke name="f">what?</invoke>', "what?</invoke>", [("f", "{}")]),
+    "no name of a parameter": ('<invoke name="f"><parameter name="">', '<parameter name="">', [("f", "{}")]),
+    "cut in the name": (f'{OPEN}<invoke name="f', f'{OPEN}<invoke name="f', []),
+    "cut in a string": ('<invoke name="f"><parameter name="text">ab\n', "", [("f", '{"text": "ab\\n')]),
+    "cut in a number": ('<invoke name="f"><parameter name="count">12', "", [("f", '{"count": 12')]),
+    "cut in an end tag": ('<invoke name="f"><parameter name="text">ab</para', "", [("f", '{"text": "ab</para')]),
+    "cut between parameters": ('<invoke name="f"><parameter name="count">1</parameter>\n', "", [("f", '{"count": 1')]),
+}
+
+
+def dsml(outer, *parameters):
+    tags = "".join(f"<｜DSML｜parameter {attributes}>{value}</｜DSML｜parameter>\n" for attributes, value in parameters)
+    return f'<｜DSML｜{outer}>\n<｜DSML｜invoke name="f">\n{tags}</｜DSML｜invoke>\n</｜DSML｜{outer}>'
+
+
+DEEPSEEK = {
+    "no parameters": ((), "{}"),
+    "strings and JSON": (
+        (('name="count" string="true"', "5"), ('name="text" string="false"', '{"a": [1]}')),
+        '{"count": "5", "text": {"a": [1]}}',
+    ),
+    "JSON that is none": ((('name="count" string="false"', "many"),), '{"count": "many"}'),
+    "no attribute": ((('name="count"', "5"), ('name="text"', "5")), '{"count": 5, "text": "5"}'),
+}
+ROWS = [pytest.param("minimax_m2", *row, id=title) for title, row in MINIMAX.items()] + [
+    pytest.param(name, "a " + dsml(outer, *parameters), "a ", [("f", arguments)], id=f"{name}: {title}")
+    for name, outer in (("deepseek_v32", "function_calls"), ("deepseek_v4", "tool_calls"))
+    for title, (parameters, arguments) in DEEPSEEK.items()
+]
+
+
+@pytest.mark.parametrize(("format_name", "text", "content", "calls"), ROWS)
+def test_output_means_the_same_in_every_chunking(format_name, text, content, calls):
+    check_reading(format_name, text, content, calls)
