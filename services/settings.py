@@ -11,7 +11,8 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeVar
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeVar, Union, get_origin
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import (
@@ -235,9 +236,14 @@ def first_problem(cls: type[Settings], error: ValidationError) -> tuple[str, str
     The line contains the given value, unless the setting is a secret (repr=False).
     """
     first = error.errors()[0]
-    field = cls.model_fields.get(str(first["loc"][0])) if first["loc"] else None
+    loc, message = first["loc"], first["msg"]
+    field = cls.model_fields.get(str(loc[0])) if loc else None
     given = f" (got {first['input']!r})" if field is not None and field.repr else ""
-    return ".".join(str(part) for part in first["loc"]), f"{first['msg']}{given}"
+    if field is not None and get_origin(field.annotation) in (Union, UnionType) and len(loc) > 1:
+        # pydantic reports each alternative, with its type behind the name.
+        others = [each["msg"].removeprefix("Input should be ") for each in error.errors()[1:] if each["loc"][0] == loc[0]]
+        loc, message = loc[:1], ", or ".join([message, *others])
+    return ".".join(str(part) for part in loc), f"{message}{given}"
 
 
 def replaced(settings: S, **changes: object) -> S:

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from typing import Self
+from typing import Literal, Self
 
 import pytest
 from pydantic import Field, ValidationError, model_validator
@@ -17,6 +17,7 @@ class CupSettings(ServiceSettings):
 
     size_ml: int = Field(200, ge=1, description="Volume, in millilitres.")
     label: str | None = Field(None, description="What is written on it.")
+    warmth_c: int | Literal["room"] | None = Field(None, ge=0, description="Temperature, in degrees.")
     secret: str = Field("", max_length=8, repr=False, description="What is in it.")
 
     @model_validator(mode="after")
@@ -129,6 +130,14 @@ def test_a_value_out_of_range_is_one_line_that_names_it(capsys):
     assert line.count("\n") == 1
     assert "size-ml" in line
     assert "0" in line
+
+
+def test_a_value_of_none_of_several_types_is_one_line_that_names_the_setting_and_all_of_them(capsys):
+    text = refusal(capsys, "--warmth-c", "mild")
+
+    assert text.startswith("tetrad cup: warmth-c: ")
+    assert "valid integer" in text
+    assert text.rstrip().endswith("or 'room' (got 'mild')")
 
 
 @pytest.mark.parametrize("name", ["max-message-bytes", "max-metadata-bytes", "max-concurrent-streams"])
