@@ -168,6 +168,21 @@ def test_statistics_count_no_lookup_after_a_preemption_and_none_that_was_not_mad
     assert (stats.queries, stats.hits) == (48, 0)
 
 
+def test_a_prompt_preempted_between_chunks_counts_none_of_its_own_blocks_as_cached(make_bench):
+    """Its usage names the tokens that were found when it first began, as in vLLM."""
+    bench = make_bench(max_num_batched_tokens=32)
+    bench.add(COMMON[:32], max_tokens=1)
+    bench.run()
+    request = bench.add([*COMMON[:32], *range(500, 564)], max_tokens=3)
+    bench.step()
+    bench.scheduler.states.preempt_all()
+    again = bench.plan()
+    bench.deliver()
+
+    assert again.new_requests[0].num_computed_tokens > 32
+    assert request.num_cached_tokens == 32
+
+
 def test_statistics_count_each_request_once(make_bench):
     bench = make_bench()
     for _ in range(3):
