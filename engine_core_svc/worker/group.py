@@ -44,7 +44,8 @@ class WorkerFacts:
         """Return the settings adapted to the model: an encoder computes a prompt in one step and caches nothing."""
         if self.pooling is None or self.pooling.is_causal:
             return settings
-        return settings.model_copy(update={"enable_chunked_prefill": False, "enable_prefix_caching": False, "swap_space": 0})
+        whole = {"enable_chunked_prefill": False, "long_prefill_token_threshold": 0}
+        return settings.model_copy(update={**whole, "enable_prefix_caching": False, "swap_space": 0})
 
     def largest_item(self, max_model_len: int) -> int:
         """Return the maximum number of embeddings of a media item in a prompt of this maximum length; 0: there are no media."""

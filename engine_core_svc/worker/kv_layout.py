@@ -72,7 +72,7 @@ def plan_layout(
 
     Raises:
         InvalidRequest: max_model_len is longer than the model allows or, without chunked prefill, than a step; or swap_space
-            cannot be used.
+            or long_prefill_token_threshold cannot be used.
         FailedPrecondition: the blocks cannot hold one sequence of max_model_len tokens; the message names the numbers.
     """
     wanted = settings.max_model_len
@@ -139,9 +139,15 @@ def longest_prompt(settings: EngineCoreSettings, max_position_embeddings: int) -
 def _check_step(settings: EngineCoreSettings, max_model_len: int) -> int:
     """Return the maximum number of tokens of a step.
 
-    Without chunked prefill a whole sequence must fit it, since it would wait for ever; raises InvalidRequest if it does not.
+    Without chunked prefill a whole sequence must fit it, since it would wait for ever; raises InvalidRequest if it does not, or
+    if an option would split prompts.
     """
     num_tokens = largest_step(settings, max_model_len)
+    if settings.long_prefill_token_threshold and not settings.enable_chunked_prefill:
+        raise InvalidRequest(
+            f"long_prefill_token_threshold {settings.long_prefill_token_threshold} splits prompts, and enable_chunked_prefill "
+            "is off."
+        )
     if num_tokens < max_model_len and not settings.enable_chunked_prefill:
         raise InvalidRequest(
             f"max_num_batched_tokens ({num_tokens}) is smaller than max_model_len ({max_model_len}), and chunked prefill is "

@@ -56,7 +56,7 @@ def draw_options(rng: random.Random, checkpoint: Checkpoint, parser: str) -> Opt
     }
     fields = {name: rng.choice(values) for name, values in choices.items()}
     if rng.random() < 0.1:
-        fields |= {"enable_chunked_prefill": False, "max_num_batched_tokens": None}
+        fields |= {"enable_chunked_prefill": False, "max_num_batched_tokens": None, "long_prefill_token_threshold": 0}
     if not fields["enable_prefix_caching"]:
         fields["swap_space"] = 0.0
     if checkpoint.speculative_configs and rng.random() < 0.6:

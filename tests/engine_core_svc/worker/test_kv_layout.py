@@ -34,6 +34,13 @@ def test_a_step_too_small_for_the_longest_prompt_is_refused_without_chunked_pref
         layout(enable_chunked_prefill=False, max_num_batched_tokens=2048)
 
 
+def test_a_limit_that_splits_prompts_is_refused_without_chunked_prefill():
+    with pytest.raises(
+        InvalidRequest, match="long_prefill_token_threshold 7 splits prompts, and enable_chunked_prefill is off"
+    ):
+        layout(enable_chunked_prefill=False, long_prefill_token_threshold=7)
+
+
 TOO_LITTLE = "0 KV blocks of 16 tokens hold one sequence of 0 tokens, but "
 
 

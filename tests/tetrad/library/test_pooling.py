@@ -186,6 +186,17 @@ def test_what_the_model_does_not_have_is_refused(embedder, call, error, text):
 
 
 @pytest.mark.usefixtures("services_here")
+def test_an_encoder_computes_prompts_whole_whatever_the_limit_for_long_ones(tmp_path):
+    embed = save_sentence_encoder(tmp_path)
+
+    with tetrad.LLM(str(tmp_path), device="cpu", long_prefill_token_threshold=2) as llm:
+        outputs = llm.embed(TEXTS, use_tqdm=False)
+
+    for text, output in zip(TEXTS, outputs, strict=True):
+        np.testing.assert_allclose(output.outputs.embedding, embed(text), atol=1e-5)
+
+
+@pytest.mark.usefixtures("services_here")
 def test_classify_and_score_use_the_models_classifier(tmp_path):
     reference, score = save_cross_encoder(tmp_path)
 
