@@ -21,7 +21,14 @@ from tetrad.frontend.parsing.tools.deepseek import DeepSeekV3Format, DeepSeekV31
 from tetrad.frontend.parsing.tools.gemma import FunctionGemmaFormat, Gemma4Format
 from tetrad.frontend.parsing.tools.glm45 import Glm45Format
 from tetrad.frontend.parsing.tools.granite import GraniteFormat
-from tetrad.frontend.parsing.tools.hermes import HermesFormat
+from tetrad.frontend.parsing.tools.hermes import (
+    GigaChat3Format,
+    Granite20bFormat,
+    HermesFormat,
+    HunyuanFormat,
+    InternlmFormat,
+    LongcatFormat,
+)
 from tetrad.frontend.parsing.tools.invoke import DeepSeekV4Format, DeepSeekV32Format, MinimaxM2Format
 from tetrad.frontend.parsing.tools.kimi_k2 import KimiK2Format
 from tetrad.frontend.parsing.tools.llama3_json import Llama3JsonFormat
@@ -63,6 +70,11 @@ TOOL_FORMATS: tuple[ToolFormat, ...] = (
     SeedOssFormat(),
     Qwen3CoderFormat(),
     Qwen3XmlFormat(),
+    LongcatFormat(),
+    InternlmFormat(),
+    GigaChat3Format(),
+    Granite20bFormat(),
+    HunyuanFormat(),
     HermesFormat(),
 )
 REASONING_FORMATS: tuple[ReasoningFormat, ...] = (
@@ -83,9 +95,11 @@ REASONING_FORMATS: tuple[ReasoningFormat, ...] = (
 ALIASES: dict[str, tuple[str, ...]] = {
     "deepseek_v3": ("think",),
     "deepseek_v4": ("think",),
+    "ernie45": ("hermes",),
     "glm47": ("glm45",),
     "granite4": ("hermes",),
     "holo2": ("think",),
+    "jamba": ("hunyuan_a13b",),
     "llama4_json": ("llama3_json",),
     "mimo": ("qwen3_coder", "qwen3"),
     "nemotron_v3": ("think",),

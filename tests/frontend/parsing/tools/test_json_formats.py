@@ -160,7 +160,30 @@ PHI4 = {
     "cut": ('functools[{"name": "f", "arguments": {"a": "functools[', "", [("f", '{"a": "functools[')]),
 }
 
-TABLES = {"hermes": HERMES, "llama3_json": LLAMA3, "mistral": MISTRAL, "granite": GRANITE, "phi4_mini_json": PHI4}
+MARKED = {
+    "longcat": {"two calls": (f"a<longcat_tool_call>\n{F}\n</longcat_tool_call>" * 2, "aa", [COUNT, COUNT])},
+    "internlm": {
+        "parameters": (
+            'a<|action_start|><|plugin|>\n{"name": "f", "parameters": {"count": 1}}<|action_end|>\n',
+            "a",
+            [COUNT],
+        ),
+        "another action": ("<|action_start|><|interpreter|>", "<|action_start|><|interpreter|>", []),
+    },
+    "gigachat3": {
+        "a role": (f"a\nfunction call<|role_sep|>\n{F}", "a\n", [COUNT]),
+        "a token": (f"<|function_call|>{F}", "", [COUNT]),
+        "words": ("a function call", "a function call", []),
+    },
+    "granite-20b-fc": {"two calls": (f"<function_call> {F}\n<function_call> {F}", "", [COUNT, COUNT])},
+    "hunyuan_a13b": {
+        "an array": (f"a<tool_calls>[{F}, {F}]</tool_calls>", "a", [COUNT, COUNT]),
+        "lines": (f"<tool_calls>[\n  {F}\n]</tool_calls>", "", [COUNT]),
+        "an empty array": ("<tool_calls>[]</tool_calls>", "<tool_calls>[]</tool_calls>", []),
+    },
+}
+
+TABLES = {"hermes": HERMES, "llama3_json": LLAMA3, "mistral": MISTRAL, "granite": GRANITE, "phi4_mini_json": PHI4} | MARKED
 ROWS = [pytest.param(name, *row, id=f"{name}: {title}") for name, table in TABLES.items() for title, row in table.items()]
 
 

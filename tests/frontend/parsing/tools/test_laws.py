@@ -61,6 +61,14 @@ OUTPUTS["gemma4"] = (
     'a<|tool_call>call:f{count:1,flag:true,text:<|"|>a "} b<|"|>,items:[<|"|>x<|"|>,{<|"|>k<|"|>:null},[]]}<tool_call|> c'
 )
 OUTPUTS["functiongemma"] = "<start_function_call>call:f{text:<escape>b<escape>,count:5}<end_function_call>"
+for name, opening, closing in (
+    ("longcat", "<longcat_tool_call>", "</longcat_tool_call>"),
+    ("internlm", "<|action_start|><|plugin|>", "<|action_end|>"),
+    ("gigachat3", "function call<|role_sep|>", "<|function_call|>"),
+    ("granite-20b-fc", "<function_call>", ""),
+    ("hunyuan_a13b", "<tool_calls>", "</tool_calls>"),
+):
+    OUTPUTS[name] = f"a\n{opening}\n{JSON_CALL}\n{closing}\n{opening}[{JSON_CALL}]{closing} b"
 OUTPUTS["seed_oss"] = OUTPUTS["qwen3_coder"].replace("tool_call>", "seed:tool_call>")
 OUTPUTS |= {"llama4_pythonic": OUTPUTS["pythonic"], "qwen3_xml": OUTPUTS["qwen3_coder"], "deepseek_v31": OUTPUTS["deepseek_v3"]}
 
