@@ -83,7 +83,7 @@ async def _ask_anew(server, number: int) -> str:
 
 
 async def test_the_limit_on_requests_holds_for_both_together(server):
-    """Ten outputs each: the streams fill the limit, whichever frontends have them; no connection finds a place until they end."""
+    """Ten outputs each: the streams fill the limit, whichever frontends have them; no connection finds a place."""
     async with open_streams(server, PLACES, 10) as statuses:
         assert statuses == [200] * PLACES
         load = _get(f"{server.url}/load").json()["server_load"]
@@ -93,7 +93,7 @@ async def test_the_limit_on_requests_holds_for_both_together(server):
     assert {answer.status_code for answer in refused} == {429}
     assert f"{PLACES * 10} unfinished requests" in refused[0].json()["error"]["message"]
     async with asyncio.timeout(DEADLINE_S):
-        while _get(f"{server.url}/load").json()["server_load"]:
+        while _get(f"{server.url}/load").json()["server_load"]:  # noqa: ASYNC110 - a server announces no change of its load
             await asyncio.sleep(0.05)
 
 
