@@ -1,6 +1,6 @@
 """Settings of engine_core_svc. Names and meanings are those of vLLM where it has such an option."""
 
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
@@ -76,10 +76,10 @@ class EngineCoreSettings(ServiceSettings):
     load_format: Literal["auto", "dummy"] = Field(
         "auto", description="How weights are loaded. auto: from the model's files. dummy: random weights, for tests."
     )
-    max_model_len: int | Literal["auto"] | None = Field(
+    max_model_len: Annotated[int, Field(ge=2)] | Literal["auto"] | None = Field(
         None,
-        description="Maximum length of prompt plus output, in tokens. auto: the model's own maximum, or less if the KV cache "
-        "holds less. Unset: the model's own maximum.",
+        description="Maximum length of prompt plus output, in tokens. auto, or -1: the model's own maximum, or less if the KV "
+        "cache holds less. Unset: the model's own maximum.",
     )
     block_size: int = Field(16, ge=1, description="Number of tokens per KV cache block; a power of two.")
     num_gpu_blocks_override: int | None = Field(
@@ -181,6 +181,11 @@ class EngineCoreSettings(ServiceSettings):
         description="Directory for the engine core's profiles (StopProfile). Empty: profiles in Tetrad's cache directory.",
     )
     seed: int = Field(0, ge=0, description="Seed of random weights (load-format dummy).")
+
+    @field_validator("max_model_len", mode="before")
+    @classmethod
+    def _named_auto(cls, value: Any) -> Any:
+        return "auto" if str(value) == "-1" else value  # vLLM's number for it
 
     @field_validator("block_size")
     @classmethod

@@ -9,6 +9,7 @@ from pydantic_settings import SettingsConfigDict
 from tetrad.frontend.further_models import (
     FurtherModel,
     FurtherModels,
+    LoraModules,
     ReasoningParser,
     SamplingDefaults,
     Targets,
@@ -92,7 +93,7 @@ class FrontendSettings(MediaSettings):
         "request goes to the model that it names, and to the first one if it names none. Empty: one model.",
     )
 
-    lora_modules: Names = Field(
+    lora_modules: LoraModules = Field(
         (),
         description="LoRA adapters that clients may name as model, as NAME=PATH, separated by commas or given repeatedly. They "
         "are loaded at start; needs --enable-lora.",

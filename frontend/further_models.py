@@ -30,6 +30,15 @@ def _checked_targets(targets: tuple[str, ...]) -> tuple[str, ...]:
     return targets
 
 
+def _checked_modules(modules: tuple[str, ...]) -> tuple[str, ...]:
+    """Return LoRA adapters; ValueError for one that has no name or no path."""
+    for module in modules:
+        name, _, path = module.partition("=")
+        if not name or not path:
+            raise ValueError(f"must be NAME=PATH, got {module[:80]!r}")
+    return modules
+
+
 def _checked_defaults(override: str) -> str:
     """Return sampling defaults, a JSON object as text; ValueError for an invalid one."""
     try:
@@ -62,6 +71,8 @@ def _checked_format(formats: Sequence[Format], name: str) -> str:
 
 Targets = Annotated[Names, AfterValidator(_checked_targets)]
 """Addresses of services."""
+LoraModules = Annotated[Names, AfterValidator(_checked_modules)]
+"""LoRA adapters, as NAME=PATH."""
 ToolParser = Annotated[str, AfterValidator(functools.partial(_checked_format, TOOL_FORMATS))]
 """Name of a format of tool calls."""
 ReasoningParser = Annotated[str, AfterValidator(functools.partial(_checked_format, REASONING_FORMATS))]
@@ -83,7 +94,7 @@ class FurtherModel(BaseModel):
     engine_targets: Targets = Field(min_length=1, description="Addresses of its engine cores.")
     engine_admin_targets: Targets = Field((), description="Addresses of the engine cores' admin ports, in the same order.")
     model: str = Field("", description="What the names stand for, in /v1/models. Empty: as the tokenizer reports it.")
-    lora_modules: Names = Field((), description="LoRA adapters, as NAME=PATH.")
+    lora_modules: LoraModules = Field((), description="LoRA adapters, as NAME=PATH.")
     lora_resolver_dir: str = Field("", description="Directory whose LoRA adapters are loaded on first use. Empty: none.")
     tool_call_parser: ToolParser = Field("auto", description="Format of tool calls.")
     reasoning_parser: ReasoningParser = Field("auto", description="Format of the reasoning.")

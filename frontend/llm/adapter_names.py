@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tetrad.frontend.request.outputs import LoRARequest
-from tetrad.services.errors import InvalidRequest
 
 _MAX_ID = 2**31 - 1
 _CONFIG = "adapter_config.json"
@@ -19,7 +18,7 @@ class AdapterNames:
     """The names of LoRA adapters, and the adapter of each.
 
     Args:
-        modules: the setting `lora_modules`: entries "NAME=PATH"; InvalidRequest for another form.
+        modules: the setting `lora_modules`: entries "NAME=PATH".
         resolver_dir: a directory whose subdirectories with an adapter may be named; empty: there is none.
     """
 
@@ -28,8 +27,6 @@ class AdapterNames:
         self._resolver_dir = Path(resolver_dir).expanduser() if resolver_dir else None
         for module in modules:
             name, _, path = module.partition("=")
-            if not name or not path:
-                raise InvalidRequest(f"lora_modules takes NAME=PATH, got {module[:80]!r}.", field="lora_modules")
             self.add(adapter_of(name, path))
 
     def __iter__(self) -> Iterator[LoRARequest]:

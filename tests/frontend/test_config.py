@@ -79,3 +79,9 @@ def test_no_variable_of_the_template_has_the_name_of_an_argument_of_rendering(na
     """Every chat would be refused."""
     with pytest.raises(ValidationError, match=f"sets '{name}', which is an argument of rendering"):
         FrontendSettings(default_chat_template_kwargs=f'{{"enable_thinking": false, "{name}": []}}')
+
+
+@pytest.mark.parametrize("module", ["sql", "sql=", "=/adapters/sql", '{"sql": "/adapters/sql"}'])
+def test_an_adapter_without_a_name_or_a_path_is_refused(module):
+    with pytest.raises(ValidationError, match="must be NAME=PATH, got"):
+        FrontendSettings(lora_modules=(module,))

@@ -1,6 +1,7 @@
 """Layout: the number of tokens of a step, from settings and the model."""
 
 import pytest
+from pydantic import ValidationError
 
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.worker.kv_layout import plan_layout
@@ -65,6 +66,17 @@ def test_memory_that_holds_no_sequence_is_refused_with_the_numbers_and_the_way_o
 def test_blocks_that_hold_no_sequence_are_refused_with_the_numbers():
     with pytest.raises(FailedPrecondition, match="one sequence of 1 tokens, but the shortest max_model_len is 2"):
         layout(max_model_len="auto", num_gpu_blocks_override=2, block_size=1)
+
+
+@pytest.mark.parametrize("given", [-1, "-1"])
+def test_minus_one_is_the_automatic_length_as_in_vllm(given):
+    assert layout(max_model_len=given, num_gpu_blocks_override=3).max_model_len == 32
+
+
+@pytest.mark.parametrize("given", [-4, 0, 1])
+def test_a_length_without_room_for_a_prompt_and_its_answer_is_no_setting(given):
+    with pytest.raises(ValidationError, match="greater than or equal to 2"):
+        EngineCoreSettings(max_model_len=given)
 
 
 @pytest.mark.parametrize(("num_blocks", "max_model_len"), [(2, 16), (3, 32), (600, 8192)])

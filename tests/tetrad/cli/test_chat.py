@@ -10,6 +10,7 @@ from tetrad.cli.talk.commands import run_command
 from tetrad.cli.talk.conversation import Message, TalkConversation, TurnSpeed
 from tetrad.cli.talk.image_file import ImageFile
 from tetrad.cli.talk.terminal import Terminal
+from tetrad.services.errors import InvalidRequest
 
 
 class Client:
@@ -132,6 +133,17 @@ def test_retry_sends_the_images_again(conversation, picture):
 
     assert run_command("/retry", conversation).again == "What is it?"
     assert [each.name for each in conversation.attached] == ["dot.png"]
+
+
+def test_images_of_a_refused_message_stay_attached(picture):
+    conversation = TalkConversation(Client(InvalidRequest("temperature must be at least 0, got -1.")), {})
+    run_command(f"/image {picture}", conversation)
+
+    with pytest.raises(InvalidRequest):
+        conversation.say("What is it?", lambda _: None)
+
+    assert [each.name for each in conversation.attached] == ["dot.png"]
+    assert not conversation.turns
 
 
 def test_attached_images_are_removed_by_none_and_by_clear(conversation, picture):

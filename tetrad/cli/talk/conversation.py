@@ -64,7 +64,8 @@ class TalkConversation:
     def say(self, text: str, on_text: Callable[[str], None]) -> TurnSpeed:
         """Send a message with the attached images, and pass on the answer as it arrives.
 
-        After an interrupt, the conversation keeps the received part.
+        After an interrupt, the conversation keeps the received part. Without an answer, it forgets the message, and the images
+        stay attached.
 
         Args:
             text: the message.
@@ -89,7 +90,7 @@ class TalkConversation:
             if answer:
                 self.turns.append(Message("assistant", "".join(answer)))
             else:
-                self.turns.pop()
+                self.attached[:0] = self.turns.pop().images
         return TurnSpeed(num_tokens, first - started, last - first)
 
     def retract(self) -> str:
