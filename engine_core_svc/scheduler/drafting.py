@@ -152,7 +152,7 @@ class Drafting:
         self._is_on = drafts.max_tokens > 0
         self._drafted: deque[int] = deque()  # keys of requests that may get drafts; ended ones are removed from the front
         self._in_flight: dict[int, _PlanInFlight] = {}
-        self._must_wait = self._has_proposed = self._was_alone = False
+        self._must_wait = self._was_alone = False
         self._result_at: float | None = None  # time of the last result, if its plan was in _in_flight
         # One count per position from the start, as in vLLM: a metric that appears only after the first draft hides its rate.
         self.stats = DraftStats(num_accepted_by_place=[0] * drafts.max_tokens)
@@ -226,10 +226,10 @@ class Drafting:
         if finished := [output.request for output in outputs if output.request.status in _COMPLETE]:
             self._drafts.note_finished(finished)
         proposals = self._drafts.propose(requests, result)
-        if proposals or self._has_proposed:
-            for request in requests:
+        for request in requests:
+            # Earlier proposals followed an earlier token. Results of other requests may have arrived since.
+            if proposals or request.draft_ids:
                 request.draft_ids = proposals.get(request.key, ())[: self._drafts.max_tokens]
-        self._has_proposed = bool(proposals)
         self._must_wait = any(proposals.values()) or any(plan.num_drafts or plan.asks for plan in self._in_flight.values())
 
     def forget_worker(self) -> None:

@@ -169,3 +169,23 @@ def test_a_lost_worker_leaves_no_step_in_flight(make_pipeline):
     bench.in_flight.clear()
 
     assert in_flight(bench, 2) == [{request.key for request in requests[:2]}, {request.key for request in requests[2:]}]
+
+
+class DraftsOnce(SameDrafts):
+    """Proposes after the first result alone."""
+
+    def propose(self, requests, result):
+        return super().propose(requests, result) if result.step_id == 0 else {}
+
+
+def test_drafts_from_before_a_later_token_are_not_verified_although_another_stage_answered_between(make_pipeline):
+    bench = make_pipeline(2, drafts=DraftsOnce(9))
+    first, second = bench.add(3), bench.add(3)
+    planned = in_flight(bench, 3)
+    for _ in range(3):
+        bench.deliver()
+
+    plan = bench.plan()
+
+    assert planned == [{first.key}, {second.key}, {first.key}]
+    assert plan.draft_tokens == {}
