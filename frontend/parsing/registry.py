@@ -15,6 +15,7 @@ from tetrad.frontend.parsing.reasoning.think import (
     MISTRAL,
     QWEN3,
     SEED_OSS,
+    STEP3,
     THINK,
 )
 from tetrad.frontend.parsing.tools.deepseek import DeepSeekV3Format, DeepSeekV31Format
@@ -29,13 +30,13 @@ from tetrad.frontend.parsing.tools.hermes import (
     InternlmFormat,
     LongcatFormat,
 )
-from tetrad.frontend.parsing.tools.invoke import DeepSeekV4Format, DeepSeekV32Format, MinimaxM2Format
+from tetrad.frontend.parsing.tools.invoke import DeepSeekV4Format, DeepSeekV32Format, MinimaxM2Format, Step3Format
 from tetrad.frontend.parsing.tools.kimi_k2 import KimiK2Format
 from tetrad.frontend.parsing.tools.llama3_json import Llama3JsonFormat
 from tetrad.frontend.parsing.tools.mistral import MistralFormat
 from tetrad.frontend.parsing.tools.openai import OpenAIFormat
 from tetrad.frontend.parsing.tools.phi4 import Phi4Format
-from tetrad.frontend.parsing.tools.pythonic import Lfm2Format, Llama4PythonicFormat, PythonicFormat
+from tetrad.frontend.parsing.tools.pythonic import Lfm2Format, Llama4PythonicFormat, Olmo3Format, PythonicFormat
 from tetrad.frontend.parsing.tools.qwen3_coder import Qwen3CoderFormat, Qwen3XmlFormat, SeedOssFormat
 from tetrad.services.errors import InvalidRequest
 
@@ -57,11 +58,13 @@ TOOL_FORMATS: tuple[ToolFormat, ...] = (
     DeepSeekV31Format(),
     DeepSeekV3Format(),
     MinimaxM2Format(),
+    Step3Format(),
     Gemma4Format(),
     FunctionGemmaFormat(),
     MistralFormat(),
     Llama4PythonicFormat(),
     Lfm2Format(),
+    Olmo3Format(),
     PythonicFormat(),
     Llama3JsonFormat(),
     Phi4Format(),
@@ -88,6 +91,7 @@ REASONING_FORMATS: tuple[ReasoningFormat, ...] = (
     MISTRAL,
     QWEN3,
     SEED_OSS,
+    STEP3,
     THINK,
 )
 
@@ -103,6 +107,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "llama4_json": ("llama3_json",),
     "mimo": ("qwen3_coder", "qwen3"),
     "nemotron_v3": ("think",),
+    "olmo3": ("think",),
     "openai_gptoss": ("gpt_oss",),
     "poolside_v1": ("glm45", "think"),
     "step3p5": ("qwen3_coder", "think"),

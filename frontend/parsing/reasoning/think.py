@@ -138,5 +138,7 @@ SEED_OSS = ThinkFormat(
     marks=Marks("<seed:think>", "</seed:think>"),
 )
 """Seed-OSS: other marks; `thinking_budget: 0` makes the prompt open the reasoning, and the model close it at once."""
+STEP3 = ThinkFormat("step3", "<steptml:", always=True, ended_by=("<｜tool_calls_begin｜>",), keeps_special_tokens=True)
+"""Step 3: the model always reasons."""
 THINK = ThinkFormat("think", keeps_special_tokens=True)
 """The format of any other model whose template has the marks."""

@@ -1,6 +1,8 @@
 """MiniMax M2: <invoke name="f"><parameter name="key">value</parameter></invoke>, one or more, between outer tags.
 
 DeepSeek V3.2 and V4: the same with a prefix in every tag, <｜DSML｜invoke name="f">, and an attribute that marks strings.
+
+Step 3: the same with another prefix, between marks of a section and of each call.
 """
 
 import re
@@ -26,26 +28,28 @@ class MinimaxM2Format(OpenAICallIds):
     """A ToolFormat (interface.py).
 
     Attributes:
-        outer: name of the outer tag.
-        prefix: text before the name of every other tag.
+        openings: marks before a call, each of which may be missing; the first is in the models' templates.
+        closings: marks after a call, each of which may be missing.
+        kind: optional text between the openings and the call.
+        prefix: text before the name of every tag of the call.
     """
 
     name = "minimax_m2"
     keeps_special_tokens = True
     wraps_content = False
-    outer = "minimax:tool_call"
+    openings: tuple[str, ...] = ("<minimax:tool_call>",)
+    closings: tuple[str, ...] = ("</minimax:tool_call>",)
+    kind = ""
     prefix = ""
 
     def __init__(self) -> None:
-        self._opening, self._closing = f"<{self.outer}>", f"</{self.outer}>"
         self._invoke, self._invoke_end = f'<{self.prefix}invoke name="', f"</{self.prefix}invoke>"
         self._parameter, self._parameter_end = f'<{self.prefix}parameter name="', f"</{self.prefix}parameter>"
-        # A call without the outer tag is accepted, too.
-        self._markers = Markers(self._opening, self._invoke)
+        self._markers = Markers(*self.openings, self._invoke)
 
     def recognises(self, chat_template: str) -> bool:
-        """Return whether the template writes the outer tag."""
-        return self._opening in chat_template
+        """Return whether the template writes the first mark."""
+        return self.openings[0] in chat_template
 
     def parser(self, tools: Sequence[Tool]) -> Parser:
         """Return a parser of one output. The tools' schemas determine the types of values."""
@@ -54,15 +58,16 @@ class MinimaxM2Format(OpenAICallIds):
         def read(source: TextSource, writer: PieceWriter) -> Waiting[None]:
             while (yield from self._markers.pass_text(source, writer.content)):
                 source.record()
-                yield from source.skip(self._opening)
-                yield from skip_space(source)
+                for opening in (*self.openings, self.kind):
+                    yield from source.skip(opening)
+                    yield from skip_space(source)
                 name = yield from _read_name(source, self._invoke)
                 name = name if name and (yield from source.skip(">")) else ""
                 text = source.recorded()
                 if name:
                     writer.start(name)
                     yield from self._read_arguments(source, writer, parameters.get(name, {}))
-                    yield from skip_closing(source, writer, self._invoke_end, self._closing)
+                    yield from skip_closing(source, writer, self._invoke_end, *self.closings)
                 else:
                     writer.content(text)
 
@@ -96,7 +101,8 @@ class DeepSeekV32Format(MinimaxM2Format):
     """The format of DeepSeek V3.2."""
 
     name = "deepseek_v32"
-    outer = "｜DSML｜function_calls"
+    openings = ("<｜DSML｜function_calls>",)
+    closings = ("</｜DSML｜function_calls>",)
     prefix = "｜DSML｜"
 
 
@@ -104,7 +110,18 @@ class DeepSeekV4Format(DeepSeekV32Format):
     """The format of DeepSeek V4."""
 
     name = "deepseek_v4"
-    outer = "｜DSML｜tool_calls"
+    openings = ("<｜DSML｜tool_calls>",)
+    closings = ("</｜DSML｜tool_calls>",)
+
+
+class Step3Format(MinimaxM2Format):
+    """The format of Step 3."""
+
+    name = "step3"
+    openings = ("<｜tool_calls_begin｜>", "<｜tool_call_begin｜>")
+    closings = ("<｜tool_call_end｜>", "<｜tool_calls_end｜>")
+    kind = "function<｜tool_sep｜>"
+    prefix = "steptml:"
 
 
 def _read_name(source: TextSource, tag: str) -> Waiting[str]:

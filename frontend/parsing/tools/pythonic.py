@@ -1,4 +1,7 @@
-"""Pythonic: [f(a=1), g(b="x")] as the whole output, or between marks. Llama 3.2, Llama 4, Toolace, LFM2."""
+"""Pythonic: [f(a=1), g(b="x")] as the whole output, or between marks. Llama 3.2, Llama 4, Toolace, LFM2.
+
+Olmo 3: the calls on lines of their own between tags, without brackets.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -69,3 +72,27 @@ class Lfm2Format(PythonicFormat):
     telltale = "<|tool_list_start|>"
     opening = "<|tool_call_start|>"
     closing = "<|tool_call_end|>"
+
+
+class Olmo3Format(PythonicFormat):
+    """The format of Olmo 3."""
+
+    name = "olmo3"
+    telltale = "<function_calls>"
+    opening = "<function_calls>"
+    closing = "</function_calls>"
+
+    def _read(self, source: TextSource, writer: PieceWriter) -> Waiting[None]:
+        markers = Markers(self.opening)
+        while (yield from markers.pass_text(source, writer.content)):
+            source.record()
+            yield from source.skip(self.opening)
+            yield from skip_space(source)
+            has_calls = False
+            while (yield from read_python_call(source, writer)):
+                has_calls = True
+                source.record()
+                yield from skip_space(source)
+            text = source.recorded()
+            if text.strip() or not has_calls or not (yield from source.skip(self.closing)):
+                writer.content(text)

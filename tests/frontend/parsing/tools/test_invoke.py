@@ -1,4 +1,4 @@
-"""Calls in tags `invoke`: MiniMax M2, DeepSeek V3.2 and V4. Row: output, content, calls."""
+"""Calls in tags `invoke`: MiniMax M2, DeepSeek V3.2 and V4, Step 3. Row: output, content, calls."""
 
 import pytest
 
@@ -60,6 +60,21 @@ ROWS = [pytest.param("minimax_m2", *row, id=title) for title, row in MINIMAX.ite
     for name, outer in (("deepseek_v32", "function_calls"), ("deepseek_v4", "tool_calls"))
     for title, (parameters, arguments) in DEEPSEEK.items()
 ]
+
+
+def step(inner, name="f", kind="function<｜tool_sep｜>"):
+    return f'<｜tool_call_begin｜>{kind}<steptml:invoke name="{name}">{inner}</steptml:invoke><｜tool_call_end｜>'
+
+
+COUNT = '\n<steptml:parameter name="count">1</steptml:parameter>\n'
+BEGIN, END = "<｜tool_calls_begin｜>", "<｜tool_calls_end｜>"
+STEP3 = {
+    "one call": (f"a {BEGIN}\n{step(COUNT)}\n{END}", "a ", [("f", '{"count": 1}')]),
+    "several calls": (f"{BEGIN}{step('')}\n{step('', 'g')}{END} b", " b", [("f", "{}"), ("g", "{}")]),
+    "no kind": (f"{BEGIN}{step(COUNT, kind='')}{END}", "", [("f", '{"count": 1}')]),
+    "no invocation": (f"{BEGIN}<｜tool_call_begin｜>x", f"{BEGIN}<｜tool_call_begin｜>x", []),
+}
+ROWS += [pytest.param("step3", *row, id=f"step3: {title}") for title, row in STEP3.items()]
 
 
 @pytest.mark.parametrize(("format_name", "text", "content", "calls"), ROWS)

@@ -69,6 +69,11 @@ for name, opening, closing in (
     ("hunyuan_a13b", "<tool_calls>", "</tool_calls>"),
 ):
     OUTPUTS[name] = f"a\n{opening}\n{JSON_CALL}\n{closing}\n{opening}[{JSON_CALL}]{closing} b"
+OUTPUTS["step3"] = (
+    'a<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="f">\n'
+    '<steptml:parameter name="count">1</steptml:parameter>\n</steptml:invoke><｜tool_call_end｜>\n<｜tool_calls_end｜> b'
+)
+OUTPUTS["olmo3"] = "a <function_calls>\nf(text='a ]', count=1)\ng(items=[\"x\"])\n</function_calls> b"
 OUTPUTS["seed_oss"] = OUTPUTS["qwen3_coder"].replace("tool_call>", "seed:tool_call>")
 OUTPUTS |= {"llama4_pythonic": OUTPUTS["pythonic"], "qwen3_xml": OUTPUTS["qwen3_coder"], "deepseek_v31": OUTPUTS["deepseek_v3"]}
 

@@ -1,4 +1,4 @@
-"""Calls in Python: Llama 3.2 and 4, LFM2. Row: output, content, calls."""
+"""Calls in Python: Llama 3.2 and 4, LFM2, Olmo 3. Row: output, content, calls."""
 
 import pytest
 
@@ -57,7 +57,22 @@ LFM2 = {
     "no marks": ("[f(count=1)]", "", [("f", '{"count": 1}')]),
 }
 
-TABLES = {"pythonic": PYTHONIC, "llama4_pythonic": PYTHONIC, "lfm2": LFM2}
+OLMO3 = {
+    "no call": ("Hello f()", "Hello f()", []),
+    "one call": ("<function_calls>f(count=1)</function_calls>", "", [("f", '{"count": 1}')]),
+    "several calls": (
+        "a\n<function_calls>\nf(flag=true, maybe=null)\ng()\n</function_calls>\nb",
+        "a\n\nb",
+        [("f", '{"flag": true, "maybe": null}'), ("g", "{}")],
+    ),
+    "a line break in a string": ("<function_calls>\nf(text='a\nb')\n</function_calls>", "", [("f", r'{"text": "a\nb"}')]),
+    "a good call, then a bad one": ("<function_calls>\ng()\nf(1)\n", "\nf(1)\n", [("g", "{}")]),
+    "no calls": ("<function_calls>\n</function_calls>", "<function_calls>\n</function_calls>", []),
+    "no end mark": ("<function_calls>\ng()", "", [("g", "{}")]),
+    "cut in a call": ("<function_calls>\ng()\nf(text='a", "\nf(text='a", [("g", "{}")]),
+}
+
+TABLES = {"olmo3": OLMO3, "pythonic": PYTHONIC, "llama4_pythonic": PYTHONIC, "lfm2": LFM2}
 ROWS = [pytest.param(name, *row, id=f"{name}: {title}") for name, table in TABLES.items() for title, row in table.items()]
 
 

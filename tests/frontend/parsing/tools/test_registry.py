@@ -43,6 +43,8 @@ TEMPLATES = {
     "GigaChat 3": ("gigachat3", "'function call<|role_sep|>\\n'"),
     "Granite 20B": ("granite-20b-fc", "'<function_call> ' + tool_call"),
     "Hunyuan A13B": ("hunyuan_a13b", '<tool_calls>[{"name": "func_name1", "arguments": {}},...]</tool_calls>'),
+    "Step 3": ("step3", "'<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name=' + name"),
+    "Olmo 3": ("olmo3", "respond with a pythonic function call wrapped in <function_calls></function_calls> XML tags"),
     "Kimi K2": ("kimi_k2", "<|im_system|>tool_declare<|im_middle|>"),
     "gpt-oss": ("openai", "<|start|>assistant<|channel|>final<|message|>"),
     "Granite 3.3": ("granite", "<|start_of_role|>assistant<|end_of_role|><|tool_call|>"),
@@ -54,7 +56,7 @@ TEMPLATES = {
 SCHEMA = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
 TOOLS = [Tool("f", parameters=SCHEMA, strict=True), Tool("g", parameters=SCHEMA)]
 NOT_HELD = {"pythonic", "llama4_pythonic", "lfm2", "qwen3_coder", "qwen3_xml", "seed_oss", "glm45", "kimi_k2", "openai"}
-NOT_HELD |= {"gemma4", "functiongemma", "minimax_m2", "deepseek_v32", "deepseek_v4"}
+NOT_HELD |= {"olmo3", "step3", "gemma4", "functiongemma", "minimax_m2", "deepseek_v32", "deepseek_v4"}
 STRUCTURES = [
     pytest.param(each, structure, id=f"{each.name}-{index}")
     for each in TOOL_FORMATS
