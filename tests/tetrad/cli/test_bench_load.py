@@ -99,6 +99,7 @@ def test_only_line_feeds_end_a_line(tmp_path):
     ("line", "words"),
     [
         ("{", "line 2 is not JSON"),
+        pytest.param("[" * 100_000, "line 2 is not JSON: maximum recursion depth exceeded", id="deep"),
         ('{"text": "a"}', 'line 2 needs either "messages"'),
         ("7", 'line 2 needs either "messages"'),
         ('{"prompt": "a", "output_tokens": 0}', '"output_tokens" must be a whole number of at least 1, got 0'),
@@ -243,3 +244,15 @@ def test_a_list_with_a_wrong_number_is_refused(capsys):
         parse(["--concurrency", "1,x"])
 
     assert "'x' must be a whole number of at least 1" in capsys.readouterr().err
+
+
+def test_two_results_in_one_file_are_refused(tmp_path):
+    with pytest.raises(InvalidRequest, match="--json and --html both name"):
+        parse(["--json", str(tmp_path / "r"), "--html", str(tmp_path / "." / "r")])
+
+
+def test_a_byte_order_mark_at_the_start_of_a_dataset_is_skipped(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "Hi"}\n', "utf-8-sig")
+
+    assert [fields["prompt"] for fields in fields_of(read_conversations(path, output_len=9), 1)] == ["Hi"]

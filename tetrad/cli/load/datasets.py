@@ -153,7 +153,7 @@ def read_conversations(path: Path, output_len: int, *, ignore_eos: bool = False)
         InvalidRequest: the file cannot be read, or a line has another form; the error names the line.
     """
     try:
-        lines = path.read_text("utf-8").split("\n")
+        lines = path.read_text("utf-8-sig").split("\n")  # some editors write a byte-order mark at the start of a file
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"--dataset-path {path} cannot be read: {error}.", field="dataset_path") from error
     conversations = [_turns(line, f"{path}, line {place}") for place, line in enumerate(lines, 1) if line.strip()]
@@ -168,7 +168,7 @@ def _turns(line: str, place: str) -> list[Prompt]:
     """Return the requests of a line."""
     try:
         entry = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{place} is not JSON: {error}.", field="dataset_path") from error
     messages, prompt = (entry.get("messages"), entry.get("prompt")) if isinstance(entry, dict) else (None, None)
     limit = _limit(entry, place) if isinstance(entry, dict) else {}

@@ -66,8 +66,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
             raise InvalidRequest("--trace needs a server of its own; leave --url and --against out.", field="trace")
         if len(levels_of(options)) > 1 or (options.rounds or 1) > 1:
             raise InvalidRequest("--trace takes one level and one round.", field="trace")
+    names: dict[Path, str] = {}
     for name in _FILES:
-        _check_file(name, getattr(options, name))
+        path = getattr(options, name)
+        if path is None:
+            continue
+        _check_file(name, path)
+        if (other := names.setdefault(path.resolve(), name)) != name:
+            raise InvalidRequest(f"--{other} and --{name} both name {path}; give two files.", field=name)
     if (options.dataset_path is not None) != (options.dataset_name == "custom"):
         raise InvalidRequest("--dataset-name custom and --dataset-path need each other.", field="dataset_path")
     if options.ignore_eos and options.dataset_name != "custom":
@@ -76,10 +82,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
-def _check_file(name: str, path: Path | None) -> None:
+def _check_file(name: str, path: Path) -> None:
     """Raise InvalidRequest if results cannot be written there: they would be lost after the load."""
-    if path is None:
-        return
     if path.is_dir():
         raise InvalidRequest(f"--{name} {path} is a directory; give a file.", field=name)
     if not path.parent.is_dir():
