@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 
 import httpx
 import pytest
@@ -36,13 +37,15 @@ def small_messages(start_module_server):
 
 def test_requests_whose_parameters_fit_no_message_together_are_resumed_when_the_worker_was_lost(small_messages):
     bias = {str(token_id): 1.0 for token_id in range(7_000)}
-    bodies = [body(number, max_tokens=200, logit_bias=bias | {str(number): 2.0}) for number in range(24)]
+    bodies = [body(number, max_tokens=600, logit_bias=bias | {str(number): 2.0}) for number in range(24)]
     assert len(bodies) * len(bias) * 10 > MIB
     worker = small_messages.process_of("worker_svc")
 
     def kill_when_all_run():
+        deadline = time.monotonic() + 30
         while small_messages.metric("num_requests_running") < len(bodies):
-            pass
+            assert time.monotonic() < deadline, "they never ran together"
+            time.sleep(0.005)
         os.kill(worker.pid, signal.SIGKILL)
 
     disturbed = asyncio.run(answers(small_messages.url, bodies, kill_when_all_run))
