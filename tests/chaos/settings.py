@@ -69,6 +69,9 @@ def images_plan(seed: int, duration_s: float, **fields: Any) -> Plan:
     save_vision_model(directory, kind)
     engine = {"max_model_len": 1024, "max_num_batched_tokens": 128, "num_gpu_blocks_override": 256}
     settings = _stack(model=str(directory), device="cpu", dtype="float32", threads=1, **engine)
+    # A second process would start with the first two images that a tokenizer has at a time, and look like a leak.
+    tokenizer = settings.tokenizer.model_copy(update={"image_processes": 1})
+    settings = dataclasses.replace(settings, tokenizer=tokenizer)
     sizes = Sizes(min_tokens=8, max_tokens=48, long_prompt_tokens=300)
     requests = {"sizes": sizes, "catalogue": ImageCatalogue, "num_requests": 39, "at_once": 8}
     return model_plan(seed, duration_s, **{"settings": settings, "memory_growth": memory_growth} | requests | fields)
