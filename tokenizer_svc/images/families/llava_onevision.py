@@ -54,7 +54,7 @@ def _grid(model: ImageModel, height: int, width: int) -> tuple[int, int]:
 
 
 def _cuts(model: ImageModel) -> Iterator[tuple[int, int]]:
-    """Yield rows and columns of all resolutions without their padding, which is at two sides or at the other two."""
+    """Yield rows and columns of all resolutions without padding, which is above and below, or left and right."""
     for height, width in model.settings["image_grid_pinpoints"]:
         rows, cols = _grid(model, height, width)
         yield from ((kept, cols) for kept in range(1, rows + 1))
