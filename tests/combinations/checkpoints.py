@@ -1,4 +1,4 @@
-"""The tiny models of the walk, each written once: with adapters, and with what proposes drafts for it."""
+"""Writes the tiny models of the walk, with their adapters and draft models. A model is written once in a test run."""
 
 import json
 from collections.abc import Callable, Mapping

@@ -3,6 +3,7 @@
 A request has the same tokens alone, beside others, in chunks, after preemptions, with drafts and after a killed worker.
 """
 
+import inspect
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.combinations.processors import Favourite
 from tests.documents import Page
 from tests.e2e.conftest import ONE_TOKENIZER, Server
 from tests.e2e.library_calls import generate_together, value_of
@@ -26,21 +28,8 @@ from tetrad.services.errors import FailedPrecondition, InvalidRequest, TetradErr
 EXAMPLE = Page.of("docs/requests.md").section("Custom logits processors").block("class MinimumDistance", language="python")
 MODULE = f'''{EXAMPLE}
 
-class Favourite(AdapterLogitsProcessor):
-    """Favours tokens that follow from all tokens before."""
 
-    def new_req_logits_processor(self, params):
-        strength = (params.extra_args or {{}}).get("favour")
-        if strength is None:
-            return None
-
-        def favour(prompt_token_ids, output_token_ids, logits):
-            seen = sum(prompt_token_ids) + sum((i + 1) * token for i, token in enumerate(output_token_ids))
-            logits[seen % 11 + 5 :: 11] += strength
-            return logits
-
-        return favour
-
+{inspect.getsource(Favourite)}
 
 class Broken(AdapterLogitsProcessor):
     """Fails for the third token of a request that asks for it."""
