@@ -83,7 +83,7 @@ class Walk:
                     await disturbances.open.wait()
                     answer = await call.answer(client, request_id, kind)
                     # Between its call and the engine core, a request may meet an engine that has fallen asleep.
-                    if "The engine sleeps" not in str(answer)[:100]:
+                    if "The engine sleeps" not in str(answer):
                         return answer
                     await asyncio.sleep(0.02)
 
