@@ -272,9 +272,12 @@ class Drawing:
 
 
 def _without_pairs(body: dict[str, Any]) -> dict[str, Any]:
-    """Return a body without fields that others exclude, and with the names that bodies have."""
+    """Return a body without fields that others exclude, and with the names and the constraints that bodies have."""
     if "extra_args" in body:
         body["vllm_xargs"] = body.pop("extra_args")
+    if "structured_outputs" in body:
+        known = body["structured_outputs"]
+        body["structured_outputs"] = {name: value for name, value in known.items() if name != "start_after_token_ids"}
     if "best_of" in body:
         body["best_of"] = max(body["best_of"], body.get("n", 1))
     return body

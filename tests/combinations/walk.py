@@ -5,8 +5,9 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from tests.combinations.asked import Asked, Client, difference, started
+from tests.combinations.asked import Asked, Client
 from tests.combinations.checkpoints import Checkpoint
+from tests.combinations.compared import difference, started
 from tests.combinations.disturbances import NUM_REQUESTS, Disturbances
 from tests.combinations.drawing import Drawing
 from tests.combinations.options import WAIT_S, Options, client_of, draw_options
