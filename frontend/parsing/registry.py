@@ -4,20 +4,10 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from tetrad.frontend.parsing.elements.interface import ReasoningFormat, ToolFormat
+from tetrad.frontend.parsing.reasoning.append_think import MINIMAX_M2_APPEND_THINK
 from tetrad.frontend.parsing.reasoning.gpt_oss import GPT_OSS
 from tetrad.frontend.parsing.reasoning.granite import GRANITE
-from tetrad.frontend.parsing.reasoning.think import (
-    DEEPSEEK_R1,
-    GEMMA4,
-    GLM45,
-    KIMI_K2,
-    MINIMAX_M2,
-    MISTRAL,
-    QWEN3,
-    SEED_OSS,
-    STEP3,
-    THINK,
-)
+from tetrad.frontend.parsing.reasoning.think_formats import THINK_FORMATS
 from tetrad.frontend.parsing.tools.apertus import ApertusFormat
 from tetrad.frontend.parsing.tools.cohere import CohereCommand3Format
 from tetrad.frontend.parsing.tools.deepseek import DeepSeekV3Format, DeepSeekV31Format
@@ -30,6 +20,7 @@ from tetrad.frontend.parsing.tools.hermes import (
     HermesFormat,
     HunyuanFormat,
     InternlmFormat,
+    JambaFormat,
     LongcatFormat,
 )
 from tetrad.frontend.parsing.tools.invoke import (
@@ -97,22 +88,10 @@ TOOL_FORMATS: tuple[ToolFormat, ...] = (
     GigaChat3Format(),
     Granite20bFormat(),
     HunyuanFormat(),
+    JambaFormat(),
     HermesFormat(),
 )
-REASONING_FORMATS: tuple[ReasoningFormat, ...] = (
-    GPT_OSS,
-    GRANITE,
-    DEEPSEEK_R1,
-    GEMMA4,
-    GLM45,
-    KIMI_K2,
-    MINIMAX_M2,
-    MISTRAL,
-    QWEN3,
-    SEED_OSS,
-    STEP3,
-    THINK,
-)
+REASONING_FORMATS: tuple[ReasoningFormat, ...] = (GPT_OSS, GRANITE, MINIMAX_M2_APPEND_THINK, *THINK_FORMATS)
 
 # Further names that vLLM has -> the formats, of tool calls and of reasoning, that they stand for.
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -123,7 +102,6 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "glm47": ("glm45",),
     "granite4": ("hermes",),
     "holo2": ("think",),
-    "jamba": ("hunyuan_a13b",),
     "llama4_json": ("llama3_json",),
     "mimo": ("qwen3_coder", "qwen3"),
     "nemotron_v3": ("think",),

@@ -66,6 +66,7 @@ for name, opening, closing in (
     ("internlm", "<|action_start|><|plugin|>", "<|action_end|>"),
     ("gigachat3", "function call<|role_sep|>", "<|function_call|>"),
     ("granite-20b-fc", "<function_call>", ""),
+    ("jamba", "<tool_calls>", "</tool_calls>"),
     ("hunyuan_a13b", "<tool_calls>", "</tool_calls>"),
 ):
     OUTPUTS[name] = f"a\n{opening}\n{JSON_CALL}\n{closing}\n{opening}[{JSON_CALL}]{closing} b"

@@ -95,6 +95,8 @@ def test_names_are_unique():
         (TOOL_FORMATS, "glm47", "glm45"),
         (TOOL_FORMATS, "mimo", "qwen3_coder"),
         (REASONING_FORMATS, "mimo", "qwen3"),
+        (TOOL_FORMATS, "cohere_command4", "cohere_command3"),
+        (REASONING_FORMATS, "cohere_command4", "cohere_command4"),
         (TOOL_FORMATS, "deepseek_v3", "deepseek_v3"),
         (REASONING_FORMATS, "deepseek_v3", "think"),
     ],
