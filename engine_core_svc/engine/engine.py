@@ -252,7 +252,9 @@ class Engine:
         log.info("session.closed", client_id=session.client_id, aborted=len(keys))
 
     def add_request(self, session: Session, submission: Submission) -> None:
-        """Queue a request, or send the session a rejection."""
+        """Queue a request, or send the session a rejection. After the session's end, ignore it: nobody waits for it."""
+        if session not in self.sessions:
+            return
         try:
             session.check_free(submission.request_id, submission.handle)
             self._check_open(submission)
