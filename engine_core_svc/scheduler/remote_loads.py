@@ -31,6 +31,10 @@ class RemoteLoads:
         """Iterate over the transfers under way."""
         return iter(self._loads.values())
 
+    def __len__(self) -> int:
+        """Return the number of transfers under way."""
+        return len(self._loads)
+
     def begin(self, request: Request, prefix: Prefix, num_reserved: int) -> bool:
         """Begin to load the blocks after a request's cached prefix, if a connector has any and free blocks suffice.
 
@@ -54,7 +58,10 @@ class RemoteLoads:
             if load is None:
                 continue  # a transfer of a lost worker
             self._kv_cache.end_load(load, is_received=key not in failed)
-            load.request.may_load = load.request.may_load and key not in failed
+            if key in failed:
+                load.request.may_load = False
+            else:
+                load.request.num_fetched_tokens += load.num_blocks * self._kv_cache.block_size
             if load.request.status is RequestStatus.WAITING_FOR_REMOTE_KVS:
                 self._states.remote_kvs_ready(load.request)
         for key in events.sent:

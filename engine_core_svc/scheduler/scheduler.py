@@ -135,6 +135,11 @@ class Scheduler:
         """Whether any request is unfinished."""
         return bool(self.requests)
 
+    @property
+    def num_beside_steps(self) -> int:
+        """The number of encodings and transfers that the workers do beside the steps."""
+        return self.media.num_encoding + len(self.loads)
+
     # --- planning ---------------------------------------------------------------------------------------------------
 
     def schedule(self) -> SchedulerOutput | None:
