@@ -6,7 +6,7 @@ streams, of protobuf, or of devices.
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tetrad.engine_core_svc.core.adapter import Adapter
 from tetrad.engine_core_svc.core.kv_transfer import NO_TRANSFER, HandOver, KvTransfer
@@ -220,6 +220,10 @@ class Request:
     def is_finished(self) -> bool:
         """Whether the request has ended."""
         return self.status in _FINISHED
+
+    def forget_source(self) -> None:
+        """Read no blocks of its prompt from another engine core any more."""
+        self.transfer = replace(self.transfer, source=None)
 
     def samples_at(self, num_computed_tokens: int) -> bool:
         """Return whether the step that computes up to `num_computed_tokens` tokens samples a token for it."""

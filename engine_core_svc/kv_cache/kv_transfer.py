@@ -71,9 +71,21 @@ class KvTransfers(KVConnector):
         assert source is not None, "only a request with a source has matched tokens"
         last_hash = load.request.block_hashes[load.first + load.num_blocks - 1]
         self._receives.append(KvReceive(load.request.key, source, load.first, load.tables, last_hash, self._lease_s))
+        load.request.forget_source()
+
+    def nothing_to_load(self, request: Request) -> None:
+        """Give the blocks of a request's source back: a read of no blocks ends the lease."""
+        source = request.transfer.source
+        if source is not None:
+            self._receives.append(KvReceive(request.key, source, 0, ((),), b"", self._lease_s))
+            request.forget_source()
 
     def request_finished(self, request: Request, blocks: Sequence[int]) -> bool:
-        """Make a lease of the whole blocks of an ended request's prompt, if it asks for it; see KVConnector."""
+        """Make a lease of the whole blocks of an ended request's prompt, if it asks for it; see KVConnector.
+
+        If it ends before it could read the blocks of its source, they are given back.
+        """
+        self.nothing_to_load(request)
         num_blocks = min(request.num_prompt_tokens // self._block_size, len(request.block_hashes), len(blocks))
         if not request.transfer.keeps_blocks or request.status not in _KEPT_AFTER or not num_blocks:
             return False

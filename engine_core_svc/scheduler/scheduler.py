@@ -137,8 +137,8 @@ class Scheduler:
 
     @property
     def num_beside_steps(self) -> int:
-        """The number of encodings and transfers that the workers do beside the steps."""
-        return self.media.num_encoding + len(self.loads)
+        """The number of encodings and transfers whose ends may let requests go on: the workers do them beside the steps."""
+        return self.media.num_encoding + len(self.loads) + self.states.deferred_frees.num_kept
 
     # --- planning ---------------------------------------------------------------------------------------------------
 

@@ -121,7 +121,7 @@ class StreamTransfers:
             problem = error.message
         seconds, ids = time.monotonic() - started, [order.transfer_id]
         num_bytes = 0 if problem else len(order.blocks) * self._exchange.block_bytes
-        if problem:
+        if problem and len(order.blocks):  # else the lease, which is only given back, has ended already
             log.warning("kv_transfer.failed", address=order.address, num_blocks=len(order.blocks), error=problem)
         self.events.put_nowait(
             KvTransferEvents(received=ids, failed=ids if problem else (), bytes_moved=num_bytes, seconds=seconds)
