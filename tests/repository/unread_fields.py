@@ -10,12 +10,10 @@ NOT_NEEDED = "The receiver gets the same in another field, or computes it."
 
 UNREAD: dict[str, str] = {
     REFUSED: """
-        ChatRequest.kv_transfer_params_json
         ContentPart.audio ContentPart.video
         EngineCoreRequest.encoder_prompt_token_ids EngineCoreRequest.kv_transfer EngineCoreRequest.kv_transfer_params
         EngineCoreRequest.reasoning_ended
         EngineCoreRequest.resumable EngineCoreRequest.session_id
-        GenerateRequest.kv_transfer_params_json
         LoadModelRequest.config_format LoadModelRequest.kv_connector LoadModelRequest.load_format
         LoadModelRequest.revision
         MultiModalFeature.layouts
@@ -28,7 +26,7 @@ UNREAD: dict[str, str] = {
     INSIDE_REFUSED: """
         LateInteraction.*
         RemoteRef.* SharedMemoryRef.*
-        KvConnectorConfig.* KvLease.* KvReceive.* KvTransferParams.* KvTransferPlan.*
+        KvConnectorConfig.* KvLease.* KvReceive.* KvTransferPlan.*
         GetKvTransferEndpointResponse.agent GetKvTransferEndpointResponse.compatibility_hash
         GetKvTransferEndpointResponse.engine_id GetKvTransferEndpointResponse.now_monotonic_s
         GetKvTransferEndpointResponse.regions KvRegion.*
@@ -42,16 +40,14 @@ UNREAD: dict[str, str] = {
     """,
     NOT_SET: """
         EncoderInputs.handles EncoderInputs.input_indices EncoderInputs.num_inputs
-        EngineCoreOutput.kv_transfer EngineCoreOutput.kv_transfer_params EngineCoreOutput.num_nans_in_logits
+        EngineCoreOutput.num_nans_in_logits
         EngineCoreOutput.spec_decode_metrics EngineCoreOutput.trace_headers
-        EngineCoreOutputs.weight_version PrefillStats.num_external_cached_tokens
+        EngineCoreOutputs.weight_version
         EngineInfo.instance_id EngineInfo.kv_cache_size_bytes EngineInfo.kv_connector
-        EngineInfo.kv_role
         EngineInfo.weight_version
         SchedulerStats.connector_prefix_cache_hits SchedulerStats.connector_prefix_cache_queries
         SchedulerStats.num_waiting_for_remote_kvs_reqs
-        ChatResponse.kv_transfer_params_json ChatResponse.weight_version GenerateResponse.kv_transfer_params_json
-        GenerateResponse.weight_version
+        ChatResponse.weight_version GenerateResponse.weight_version
         KvCacheGroup.attention_chunk_size KvCacheGroup.head_size_v
         KvCacheGroup.num_state_blocks
         KvCacheGroup.sharing_layers
