@@ -18,9 +18,10 @@ from tetrad.services.observability.tracer import open_tracer
 from tetrad.services.rpc.carrier import GRPC, Carrier
 from tetrad.services.rpc.server import Server
 from tetrad.v1 import worker_pb2_grpc
-from tetrad.worker_svc.api.kv_reads import KvTransferServicer
+from tetrad.worker_svc.api.kv_read_servicer import KvTransferServicer
 from tetrad.worker_svc.api.kv_transfers import StreamTransfers
 from tetrad.worker_svc.api.lifecycle import LifecycleServicer
+from tetrad.worker_svc.api.peer_client import PeerClient
 from tetrad.worker_svc.api.servicer import WorkerServicer
 from tetrad.worker_svc.api.trace_points import trace_points
 from tetrad.worker_svc.api.wire import capabilities_of
@@ -175,7 +176,7 @@ def _open_transfers(
 ) -> StreamTransfers:
     layout = worker.snapshot().layout
     num_blocks = 0 if layout is None else layout.num_blocks
-    return StreamTransfers(worker.exchange, stream_id, worker.fingerprint, num_blocks, thread, connect)
+    return StreamTransfers(worker.exchange, stream_id, num_blocks, thread, PeerClient(connect, worker.fingerprint))
 
 
 def _profiler(settings: WorkerSettings) -> Profiler:

@@ -6,14 +6,11 @@ returned: earlier plans may still write to its blocks. A receive that fails is r
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-
-import grpc
+from collections.abc import Sequence
 
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, TetradError
 from tetrad.services.log import get_logger
-from tetrad.services.rpc.status import from_rpc_error
-from tetrad.v1 import worker_pb2, worker_pb2_grpc
+from tetrad.worker_svc.api.peer_client import PeerClient
 from tetrad.worker_svc.core.kv_transfer import KvReceive, KvTransferEvents, KvTransferOrders
 from tetrad.worker_svc.kv_cache.block_exchange import BlockExchange
 from tetrad.worker_svc.worker.compute_thread import ComputeThread
@@ -32,10 +29,9 @@ class StreamTransfers:
     Args:
         exchange: the blocks of this worker.
         stream_id: the stream.
-        fingerprint: see checkpoint/fingerprint.py.
         num_blocks: number of blocks of the cache.
         thread: the thread that copies blocks.
-        connect: returns a channel to the worker at an address.
+        peers: reads blocks from other workers.
 
     Attributes:
         events: the ends of transfers.
@@ -45,16 +41,14 @@ class StreamTransfers:
         self,
         exchange: BlockExchange,
         stream_id: int,
-        fingerprint: bytes,
         num_blocks: int,
         thread: ComputeThread,
-        connect: Callable[[str], grpc.aio.Channel],
+        peers: PeerClient,
     ) -> None:
-        self._exchange, self._stream_id, self._fingerprint = exchange, stream_id, fingerprint
-        self._thread, self._connect, self._num_blocks = thread, connect, num_blocks
+        self._exchange, self._stream_id, self._num_blocks = exchange, stream_id, num_blocks
+        self._thread, self._peers = thread, peers
         self.events: asyncio.Queue[KvTransferEvents] = asyncio.Queue()
         self._room = asyncio.Semaphore(_MAX_RECEIVES)
-        self._channels: dict[str, grpc.aio.Channel] = {}
         self._receives: dict[int, Sequence[KvReceive]] = {}  # by the step that must return before
         self._num_leases = 0
         self._changed = asyncio.Event()
@@ -90,8 +84,7 @@ class StreamTransfers:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for channel in self._channels.values():
-            await channel.close()
+        await self._peers.close()
 
     async def _report_leases(self) -> None:
         """Report leases that have been read or whose time is over."""
@@ -115,8 +108,6 @@ class StreamTransfers:
                 await self._fetch(order)
         except TimeoutError:
             problem = f"it took longer than {order.timeout_s:g} s"
-        except grpc.RpcError as error:
-            problem = from_rpc_error(error).message
         except TetradError as error:
             problem = error.message
         seconds, ids = time.monotonic() - started, [order.transfer_id]
@@ -128,27 +119,11 @@ class StreamTransfers:
         )
 
     async def _fetch(self, order: KvReceive) -> None:
-        """Write all blocks. Raises RpcError or a TetradError if they cannot be read."""
-        request = worker_pb2.ReadBlocksRequest(
-            lease_id=order.lease_id,
-            compatibility_hash=self._fingerprint,
-            first_block=order.first,
-            num_blocks=len(order.blocks),
-            last_block_hash=order.last_hash,
-        )
-        num_written = 0
-        async for response in worker_pb2_grpc.KvTransferServiceStub(self._channel(order.address)).ReadBlocks(request):
-            if response is None:  # gRPC's value for bytes that are not a message
-                raise FailedPrecondition("The other worker sent bytes that are no ReadBlocksResponse.")
-            block_bytes = self._exchange.block_bytes
-            num_blocks = len(response.content) // block_bytes if block_bytes else 0
-            blocks = order.blocks[num_written : num_written + num_blocks]
-            await self._thread.submit(self._exchange.write, self._stream_id, blocks, response.content)
-            num_written += num_blocks
+        """Write all blocks. Raises a TetradError if they cannot be read."""
+        num_written, block_bytes = 0, max(1, self._exchange.block_bytes)
+        async for content in self._peers.read(order):
+            blocks = order.blocks[num_written : num_written + len(content) // block_bytes]
+            await self._thread.submit(self._exchange.write, self._stream_id, blocks, content)
+            num_written += len(blocks)
         if num_written != len(order.blocks):
             raise FailedPrecondition(f"The other worker sent {num_written} blocks of {len(order.blocks)}.")
-
-    def _channel(self, address: str) -> grpc.aio.Channel:
-        if address not in self._channels:
-            self._channels[address] = self._connect(address)
-        return self._channels[address]
