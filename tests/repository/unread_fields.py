@@ -33,9 +33,7 @@ UNREAD: dict[str, str] = {
         GetKvTransferEndpointResponse.engine_id GetKvTransferEndpointResponse.now_monotonic_s
         GetKvTransferEndpointResponse.regions KvRegion.*
         WorkerLifecycleServicePinLoraRequest.*
-        FinishWeightUpdateRequest.* FinishWeightUpdateResponse.* InitWeightTransferRequest.* UpdateWeightsRequest.*
-        WorkerLifecycleServiceFinishWeightUpdateRequest.* WorkerLifecycleServiceInitWeightTransferRequest.*
-        WorkerLifecycleServiceUpdateWeightsRequest.*
+        WorkerLifecycleServiceInitWeightTransferRequest.*
     """,
     NOT_SENT: """
         ExecuteHello.capabilities SessionHello.capabilities KvTransferEvents.*
@@ -44,19 +42,17 @@ UNREAD: dict[str, str] = {
         EncoderInputs.handles EncoderInputs.input_indices EncoderInputs.num_inputs
         EngineCoreOutput.kv_transfer EngineCoreOutput.kv_transfer_params EngineCoreOutput.num_nans_in_logits
         EngineCoreOutput.spec_decode_metrics EngineCoreOutput.trace_headers
-        EngineCoreOutputs.weight_version PrefillStats.num_external_cached_tokens
+        PrefillStats.num_external_cached_tokens
         EngineInfo.instance_id EngineInfo.kv_cache_size_bytes EngineInfo.kv_connector
         EngineInfo.kv_role
-        EngineInfo.weight_version
         SchedulerStats.connector_prefix_cache_hits SchedulerStats.connector_prefix_cache_queries
         SchedulerStats.num_waiting_for_remote_kvs_reqs
-        ChatResponse.kv_transfer_params_json ChatResponse.weight_version GenerateResponse.kv_transfer_params_json
-        GenerateResponse.weight_version
+        ChatResponse.kv_transfer_params_json GenerateResponse.kv_transfer_params_json
         KvCacheGroup.attention_chunk_size KvCacheGroup.head_size_v
         KvCacheGroup.num_state_blocks
         KvCacheGroup.sharing_layers
         ModelInfo.first_layer ModelInfo.is_encoder_decoder ModelInfo.num_stage_layers
-        ModelInfo.supports_transcription ModelInfo.uses_mrope ModelInfo.weight_version
+        ModelInfo.supports_transcription ModelInfo.uses_mrope
         WorkerLifecycleServiceGetInfoResponse.lora_limits
     """,
     OTHERS_READ: """

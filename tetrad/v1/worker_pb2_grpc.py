@@ -252,7 +252,8 @@ class WorkerLifecycleServiceServicer:
 
     def LoadModel(self, request, context):
         """Loads weights. The same model again is a no-op. NOT_FOUND: no such model. FAILED_PRECONDITION: files are broken or the
-        architecture is not supported.
+        architecture is not supported. If the request differs from the loaded model in weights alone, the model before stays in host
+        memory until FinishWeightUpdate or InitializeKvCache: after an error, and when the request before comes again, it is there.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -338,7 +339,8 @@ class WorkerLifecycleServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def InitWeightTransfer(self, request, context):
-        """The four calls of EngineCoreAdminService that replace the weights, for this rank.
+        """The four calls of EngineCoreAdminService that replace the weights, for this rank. Of the backend "disk", which reads a directory,
+        a rank needs two, UpdateWeights and FinishWeightUpdate; the others are UNIMPLEMENTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -352,14 +354,15 @@ class WorkerLifecycleServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateWeights(self, request, context):
-        """Replaces some tensors.
+        """Compares the files of an update with the model's: names and shapes of tensors, values of the config. Changes nothing; steps run on.
+        LoadModel with weights replaces the weights. NOT_FOUND: no such directory. FAILED_PRECONDITION: the files do not fit the model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FinishWeightUpdate(self, request, context):
-        """Ends an update. INVALID_ARGUMENT: tensors are missing.
+        """Ends an update behind LoadModel: frees the weights before it, and names the present ones.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
