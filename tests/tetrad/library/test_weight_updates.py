@@ -9,26 +9,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.e2e.tiny_model import save_tiny_model
+from tests.weight_files import save_weights, whole_model
 from tetrad import LLM, SamplingParams
 from tetrad.frontend.request.weight_versions import WeightVersionSpan
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, ModelError, NotFound, Unsupported, UnsupportedArgument
 
 OPTIONS = {"device": "cpu", "threads": 1, "max_model_len": 512, "kv_cache_memory_gib": 0.1, "dtype": "float32"}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, detokenize=False)
-LONG = SamplingParams(temperature=0.0, max_tokens=300, ignore_eos=True, detokenize=False)
 PROMPTS = [{"prompt_token_ids": [7 + number, *range(20, 60), number]} for number in range(4)]
-
-
-def save_weights(path: Path, seed: int) -> Path:
-    """Write weights of the tiny model's shapes, without any other file; return the directory."""
-    path.mkdir()
-    generator = torch.Generator().manual_seed(seed)
-    own = load_file(path.parent / "own" / "model.safetensors")
-    changed = {
-        name: torch.randn(each.shape, generator=generator) * 0.2 if each.dim() > 1 else each for name, each in own.items()
-    }
-    save_file(changed, path / "model.safetensors")
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +28,12 @@ def own(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def second(own) -> Path:
-    return save_weights(own.parent / "second", 2)
+    return save_weights(own, own.parent / "second", 2)
 
 
 @pytest.fixture(scope="module")
 def third(own) -> Path:
-    return save_weights(own.parent / "third", 3)
+    return save_weights(own, own.parent / "third", 3)
 
 
 @pytest.fixture(scope="module")
@@ -53,20 +41,10 @@ def expected(own, second, third) -> dict[str, list[list[int]]]:
     """The tokens of services that were started with each of the weights."""
     found = {}
     for path in (second, third):
-        whole = save_tiny_model_of(path, own)
+        whole = whole_model(own, path, own.parent / f"whole-{path.name}")
         with LLM(str(whole), **OPTIONS) as llm:
             found[path.name] = tokens(llm.generate(PROMPTS, GREEDY))
     return found
-
-
-def save_tiny_model_of(weights: Path, own: Path) -> Path:
-    """Return a directory with these weights and the model's other files."""
-    directory = weights.parent / f"whole-{weights.name}"
-    directory.mkdir()
-    for file in own.iterdir():
-        source = weights / file.name if file.suffix == ".safetensors" else file
-        (directory / file.name).write_bytes(source.read_bytes())
-    return directory
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +141,7 @@ def test_a_process_that_is_killed_after_an_update_comes_back_with_its_weights(ll
 
 def test_changed_files_are_not_taken_for_the_update_and_the_next_update_serves(llm, own, second, expected):
     """A worker dies between the save of a trainer and its next update: what the engine waits for is that update."""
-    path = save_weights(own.parent / "overwritten", 4)
+    path = save_weights(own, own.parent / "overwritten", 4)
     llm.update_weights_from_disk(str(path), "step-4")
     save_file(load_file(second / "model.safetensors"), path / "model.safetensors")
     worker_of(llm).send_signal(signal.SIGKILL)
