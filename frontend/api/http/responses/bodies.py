@@ -81,20 +81,26 @@ class InputItem(Body):
     output: Parts = Field(None, description="function_call_output: what the function said, a text or parts.")
 
 
-class ToolBody(Body):
-    """A function that the model may call, or a group of them."""
+class FunctionBody(Body):
+    """A function that the model may call."""
 
-    type: str = Field(
-        description="`function`, or `namespace`: functions under a common name. Tools that OpenAI's servers run are refused; "
-        "only `web_search` is left out beside functions, as Codex always sends it."
-    )
+    type: str = Field(description="`function`.")
     name: str | None = Field(None, description="What the model calls it: up to 64 letters, digits, `_` and `-`.")
     description: str | None = Field(None, description="What it is for. The model does not see that of a namespace.")
     parameters: dict[str, Any] | None = Field(None, description="JSON schema of the arguments, an object.")
     strict: bool | None = Field(
         None, description="Hold the arguments to the schema even when the model is free to call or not. Unset: false."
     )
-    tools: list["ToolBody"] | None = Field(None, description="namespace: its functions; the model sees NAMESPACE__NAME.")
+
+
+class ToolBody(FunctionBody):
+    """A function, or a group of functions."""
+
+    type: str = Field(
+        description="`function`, or `namespace`: functions under a common name. Tools that OpenAI's servers run are refused; "
+        "only `web_search` is left out beside functions, as Codex always sends it."
+    )
+    tools: list[FunctionBody] | None = Field(None, description="namespace: its functions; the model sees NAMESPACE__NAME.")
 
 
 class AllowedTool(Body):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tetrad.frontend.api.http.responses.bodies import ResponsesRequest, ToolBody, ToolChoiceBody
+from tetrad.frontend.api.http.responses.bodies import FunctionBody, ResponsesRequest, ToolBody, ToolChoiceBody
 from tetrad.frontend.api.http.responses.tools import called_function, offered
 from tetrad.frontend.api.http.schemas.errors import status_of
 from tetrad.frontend.api.http.schemas.objects import TokenLogprob
@@ -134,8 +134,8 @@ def _text_config(body: ResponsesRequest) -> Json:
     return config
 
 
-def _tool(tool: ToolBody) -> Json:
+def _tool(tool: FunctionBody) -> Json:
     fields = {"type": tool.type, "name": tool.name, "description": tool.description}
-    if tool.tools is not None:
+    if isinstance(tool, ToolBody) and tool.tools is not None:
         return fields | {"tools": [_tool(member) for member in tool.tools]}
     return fields | {"parameters": tool.parameters, "strict": bool(tool.strict)}

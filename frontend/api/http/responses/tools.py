@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tetrad.frontend.api.http.responses.bodies import InputBody, ToolBody, ToolChoiceBody
+from tetrad.frontend.api.http.responses.bodies import FunctionBody, InputBody, ToolBody, ToolChoiceBody
 from tetrad.frontend.chat.conversation import NamedTool, ToolChoice
 from tetrad.frontend.parsing.elements.interface import Tool
 from tetrad.services.errors import InvalidRequest
@@ -87,7 +87,7 @@ def _functions(path: str, body: ToolBody) -> Iterator[tuple[str, Tool]]:
         yield f"{path}.tools.{place}", _function(f"{path}.tools.{place}", member, namespace)
 
 
-def _function(path: str, body: ToolBody, namespace: str | None) -> Tool:
+def _function(path: str, body: FunctionBody, namespace: str | None) -> Tool:
     if body.type != _FUNCTION:
         text = f"{path}: tools of type {body.type!r} are not supported by this server, only 'function'."
         raise InvalidRequest(text, field=f"{path}.type")
@@ -95,7 +95,7 @@ def _function(path: str, body: ToolBody, namespace: str | None) -> Tool:
     return Tool(name, body.description or "", body.parameters or {}, bool(body.strict))
 
 
-def _name(path: str, body: ToolBody) -> str:
+def _name(path: str, body: FunctionBody) -> str:
     name = body.name or ""
     if not _NAME.fullmatch(name):
         raise InvalidRequest(f"{path}.name must match {_NAME.pattern}, got {name[:80]!r}.", field=f"{path}.name")
