@@ -98,9 +98,7 @@ class RequestIntake(Intake[InputProcessor]):
 
     async def take(self, request: NewRequest) -> OutputStream:
         """Send a request to an engine and return its outputs. Errors: see AsyncLLM.add_request."""
-        inputs = self._check(request)
-        self._check_generates()
-        self._check_extra_args(request)
+        inputs, request = self._check(request)
         deadline = earliest_deadline(self._timeout_s)
         num_tokens = estimated_prompt_tokens(request.prompt)
         with self._admitted(request, num_tokens, request.params.n, request.ticket) as (ticket, call):
@@ -114,19 +112,22 @@ class RequestIntake(Intake[InputProcessor]):
 
     async def render(self, request: NewRequest) -> RenderedPrompt:
         """Return a request's prompt as ids, without sending it. Errors: see AsyncLLM.render."""
-        inputs = self._check(request)
-        self._check_generates()
-        self._check_extra_args(request)
+        inputs, request = self._check(request)
         # The admission is released when the rendering ends.
         with self._admission.admit(num_tokens=estimated_prompt_tokens(request.prompt)):
             async with within(earliest_deadline(self._timeout_s)):
                 return await inputs.render(request)
 
-    def _check(self, request: NewRequest) -> InputProcessor:
-        """Refuse a request that can be refused at once; else return the processor that prepares it."""
+    def _check(self, request: NewRequest) -> tuple[InputProcessor, NewRequest]:
+        """Refuse a request that can be refused at once; else return the processor that prepares it, and the request."""
         inputs = self._gate.required(self._inputs)
         request.check()
-        return inputs
+        self._check_generates()
+        request = request.with_transfer()
+        self._check_extra_args(request)
+        if request.kv_transfer is not None:
+            self._engines.check_transfer(request.kv_transfer)
+        return inputs, request
 
     def _check_generates(self) -> None:
         """Raise InvalidRequest, with the endpoint to use, for a pooling model."""
@@ -165,7 +166,9 @@ class RequestIntake(Intake[InputProcessor]):
         ids = pack_u32(prepared.state.prompt_token_ids) if prepared.embeds is None else b""
         lora = prepared.state.sequences[0].lora_request
         lora_name, features = lora.lora_name if lora else "", prepared.state.features
-        return self._engines.choose(prepared.data_parallel_rank, ids, prepared.cache_salt, lora_name, features)
+        return self._engines.choose(
+            prepared.data_parallel_rank, ids, prepared.cache_salt, lora_name, features, prepared.kv_transfer
+        )
 
     async def _activate(self, prepared: PreparedRequest, engine: EngineClient) -> tuple[EngineClient, list[ActiveSequence]]:
         """Return the sequences with their messages, and the engine to run them; their spans begin here.

@@ -209,6 +209,7 @@ class OutputProcessor:
             return
         if rich.num_cached_tokens is not None and request.num_cached_tokens is None:
             request.num_cached_tokens = rich.num_cached_tokens
+        request.kv_transfer = rich.kv_transfer or request.kv_transfer
         request.metrics.num_preemptions += rich.num_preemptions
         if rich.queued_time_s is not None and request.metrics.queued_time_s is None:
             request.metrics.queued_time_s, request.metrics.prefill_time_s = rich.queued_time_s, rich.prefill_time_s

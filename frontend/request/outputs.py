@@ -1,7 +1,7 @@
 """RequestOutput and its parts: the outputs of a request. Public Python types with vLLM's names."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -112,6 +112,7 @@ class RequestOutput:
         outputs: the outputs that made progress (all n in a final-only output).
         finished: whether all n outputs are complete.
         num_cached_tokens: prompt tokens found in the prefix cache; None until known.
+        kv_transfer_params: where the prompt's KV blocks are kept for another engine core, for its request; once, at the end.
     """
 
     request_id: str
@@ -123,6 +124,7 @@ class RequestOutput:
     metrics: RequestMetrics | None = None
     lora_request: LoRARequest | None = None
     num_cached_tokens: int | None = None
+    kv_transfer_params: dict[str, Any] | None = None
 
     def add(self, newer: "RequestOutput", *, aggregate: bool) -> None:
         """Merge a later output of the same request into this one.
@@ -144,6 +146,7 @@ def merge(older: RequestOutput, newer: RequestOutput, places: dict[int, int], *,
     older.finished |= newer.finished
     older.prompt_logprobs = older.prompt_logprobs or newer.prompt_logprobs
     older.num_cached_tokens = newer.num_cached_tokens
+    older.kv_transfer_params = newer.kv_transfer_params or older.kv_transfer_params
     for output in newer.outputs:
         place = places.get(output.index)
         if place is None:

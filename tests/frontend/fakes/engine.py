@@ -15,6 +15,9 @@ from tetrad.services.rpc.status import to_status
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc, types_pb2
 
+LEASE_ID = 2**63 + 5
+"""More than a float of 64 bits can hold exactly."""
+
 
 class _Running:
     def __init__(self, request):
@@ -50,6 +53,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
         self.modalities = ()  # likewise
         self.max_media_bytes = 0  # likewise
         self.max_message_bytes = None
+        self.kv_role = types_pb2.KV_ROLE_UNSPECIFIED  # likewise
         self.num_steps = 0
         self.aborted = []
         self.running = {}
@@ -210,6 +214,8 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
             output.prefill_stats.num_cached_tokens = len(each.prompt) // 16 * 16
             if params.HasField("prompt_logprobs"):
                 output.new_prompt_logprobs.CopyFrom(_logprobs(each.prompt[1:], params.prompt_logprobs))
+        if finish and each.request.kv_transfer.do_remote_decode:
+            output.kv_transfer.CopyFrom(self._handoff(each))
         if params.HasField("logprobs"):
             output.new_logprobs.CopyFrom(_logprobs(ids, params.logprobs))
         return output
@@ -236,6 +242,25 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
             modalities=self.modalities,
             max_media_bytes=self.max_media_bytes,
             max_message_bytes=self.max_message_bytes,
+            kv_role=self.kv_role,
+        )
+
+    def _handoff(self, each):
+        """Say where the blocks of a prompt are kept."""
+        num_blocks = len(each.prompt) // 16
+        return types_pb2.KvTransferParams(
+            do_remote_prefill=True,
+            remote_engine_id=f"engine-{self.engine_index}",
+            remote_request_id=each.request.request_id,
+            remote_host="10.0.0.7",
+            remote_port=7100,
+            remote_block_ids=[pack_u32(range(num_blocks))],
+            tp_size=1,
+            pp_size=1,
+            remote_num_tokens=16 * num_blocks,
+            lease_id=LEASE_ID,
+            transfer_mode="pull",
+            extra_json=each.request.kv_transfer.extra_json,
         )
 
 
