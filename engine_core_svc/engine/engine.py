@@ -184,6 +184,9 @@ class Engine:
             self._publisher.publish(self._update(result))
         if (events := executor.take_encoder_events()) is not None and (failed := self.scheduler.note_encoded(events)):
             self._publisher.publish(failed)
+        for transfers in executor.take_transfer_events():
+            self._metrics.note_transfers(transfers)
+            self.scheduler.note_transfers(transfers)
         if ended := self.scheduler.finish_constrained():
             self._publisher.publish(ended)
         self._suspects.choose(executor.num_in_flight + self.scheduler.media.num_encoding)
@@ -197,7 +200,7 @@ class Engine:
         is_idle = executor.num_in_flight == 0
         if is_idle:
             self._publisher.report_idle()
-        self._stall_watch.note_step(is_standing=is_idle and self._has_work and not self.scheduler.media.num_encoding)
+        self._stall_watch.note_step(is_standing=is_idle and self._has_work and not self.scheduler.num_beside_steps)
         self.observers.notify()
 
     def _wake(self) -> None:
@@ -252,7 +255,9 @@ class Engine:
         log.info("session.closed", client_id=session.client_id, aborted=len(keys))
 
     def add_request(self, session: Session, submission: Submission) -> None:
-        """Queue a request, or send the session a rejection."""
+        """Queue a request, or send the session a rejection. After the session's end, ignore it: nobody waits for it."""
+        if session not in self.sessions:
+            return
         try:
             session.check_free(submission.request_id, submission.handle)
             self._check_open(submission)

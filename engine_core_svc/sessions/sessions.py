@@ -72,6 +72,10 @@ class Sessions:
     def __iter__(self) -> Iterator[Session]:
         return iter(self._by_key.values())
 
+    def __contains__(self, session: Session) -> bool:
+        """Return whether a session is open."""
+        return session.key in self._by_key
+
     def open(self, client_id: str) -> Session:
         """Open and return a new session."""
         session = Session(next(self._keys), client_id)

@@ -12,7 +12,7 @@ from typing import Protocol
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.core.adapter import Adapter
 from tetrad.engine_core_svc.core.media import EncoderEvents, EncoderInput, MediaSpan, Modality
-from tetrad.engine_core_svc.core.plan import ModelRunnerOutput, SchedulerOutput
+from tetrad.engine_core_svc.core.plan import ModelRunnerOutput, SchedulerOutput, TransferEvents
 from tetrad.engine_core_svc.core.pooling import PoolingFacts
 from tetrad.engine_core_svc.worker.kv_layout import KVCacheLayout
 from tetrad.services.errors import TetradError
@@ -126,6 +126,9 @@ class PlanStream(Protocol):
 
     def take_encoder_events(self) -> EncoderEvents | None:
         """Return the items whose encoding has ended since the last call, once for any number of ranks; None: there are none."""
+
+    def take_transfer_events(self) -> list[TransferEvents]:
+        """Return the ends of transfers of KV blocks that have arrived since the last call."""
 
     async def close(self) -> None:
         """End the stream; the workers then forget every request."""

@@ -190,6 +190,7 @@ class WorkerLink:
             epoch=self.epoch,
             vocab_size=self.require_up()[1].vocab_size,
             step_timeout_s=self._settings.step_timeout_s,
+            moves_blocks=self._settings.kv_role != "none",
             on_change=on_change,
         )
 

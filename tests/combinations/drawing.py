@@ -106,7 +106,8 @@ class Drawing:
     """
 
     def __init__(self, rng: random.Random, checkpoint: Checkpoint, *, reasons: bool) -> None:
-        self._rng, self._checkpoint, self._reasons = rng, checkpoint, reasons
+        self.checkpoint = checkpoint
+        self._rng, self._reasons = rng, reasons
         # What several prompts begin with, for the prefix cache.
         self._prefixes = [self._new_ids(rng.randint(1, LONGEST_PROMPT - 20)) for _ in range(4)]
         self._prompts: list[list[int]] = []
@@ -115,7 +116,7 @@ class Drawing:
         """Return another request."""
         kinds: list[Callable[[], Asked]] = [*[self._library] * 8, *[self._completion] * 3, *[self._chat] * 3]
         kinds += [*[self._turn] * 2, self._beams]
-        if self._checkpoint.embeds:
+        if self.checkpoint.embeds:
             kinds.append(self._pooling)
         return self._rng.choice(kinds)()
 
@@ -245,7 +246,7 @@ class Drawing:
         return "".join(rng.choice("abc de{}<\nüß漢") for _ in range(rng.randint(1, 25)))
 
     def _embeds_prompt(self) -> Any:
-        size = self._checkpoint.hidden_size
+        size = self.checkpoint.hidden_size
         generator = torch.Generator().manual_seed(self._rng.randrange(3))
         rows = torch.randn((40, size), generator=generator) * 0.2
         return {"prompt_embeds": rows[: self._rng.randint(1, 40)]}
@@ -253,7 +254,7 @@ class Drawing:
     def _content(self) -> Any:
         rng = self._rng
         text = self._text_prompt()
-        if not self._checkpoint.reads_images or rng.random() < 0.3:
+        if not self.checkpoint.reads_images or rng.random() < 0.3:
             return text
         parts: list[dict[str, Any]] = [{"type": "text", "text": text}]
         for _ in range(rng.randint(1, 2)):
@@ -263,7 +264,7 @@ class Drawing:
         return parts
 
     def _adapter(self) -> LoRARequest | None:
-        return self._rng.choice([None, None, *self._checkpoint.adapters])
+        return self._rng.choice([None, None, *self.checkpoint.adapters])
 
     def _model_name(self) -> str:
         adapter = self._adapter()
@@ -271,9 +272,12 @@ class Drawing:
 
 
 def _without_pairs(body: dict[str, Any]) -> dict[str, Any]:
-    """Return a body without fields that others exclude, and with the names that bodies have."""
+    """Return a body without fields that others exclude, and with the names and the constraints that bodies have."""
     if "extra_args" in body:
         body["vllm_xargs"] = body.pop("extra_args")
+    if "structured_outputs" in body:
+        known = body["structured_outputs"]
+        body["structured_outputs"] = {name: value for name, value in known.items() if name != "start_after_token_ids"}
     if "best_of" in body:
         body["best_of"] = max(body["best_of"], body.get("n", 1))
     return body

@@ -11,6 +11,7 @@ from tetrad.library.engine_args import EngineArgs
 from tetrad.library.engine_settings import SETTING_OF
 from tetrad.services.command_line import CommandLineParser
 from tetrad.services.errors import InvalidRequest
+from tetrad.services.settings import ServiceSettings
 from tetrad.services.verdicts import verdicts_of
 
 PROGRAMS_ALONE = ("allow_functions", "disable_log_stats", "max_num_queued_reqs", "max_num_queued_tokens")
@@ -49,7 +50,7 @@ _HELP = {
     "pooler_config": "JSON object with fields of vLLM's PoolerConfig; they override the model's files. Unset: none.",
     "logits_processors": "Classes that change logits before tokens are chosen. The workers import them from this directory or "
     "from installed packages, and run them with this user's rights. Unset: none.",
-    "log_level": "Minimum severity of the services' logged events: debug, info, warning or error.",
+    "log_level": "Minimum severity of the services' logged events.",
 }
 
 
@@ -168,9 +169,9 @@ def _kind(name: str, annotation: Any) -> dict[str, Any]:
 
 
 def _choices(name: str) -> tuple[str, ...]:
-    if name not in SETTING_OF:
+    owner, setting = SETTING_OF.get(name, (ServiceSettings, name))
+    if setting not in owner.model_fields:
         return ()
-    owner, setting = SETTING_OF[name]
     annotation = owner.model_fields[setting].annotation
     return typing.get_args(annotation) if typing.get_origin(annotation) is Literal else ()
 

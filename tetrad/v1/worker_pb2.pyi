@@ -23,6 +23,26 @@ WORKER_STATE_LOADED: WorkerState
 WORKER_STATE_READY: WorkerState
 WORKER_STATE_SLEEPING: WorkerState
 
+class ReadBlocksRequest(_message.Message):
+    __slots__ = ("lease_id", "compatibility_hash", "first_block", "num_blocks", "last_block_hash")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    COMPATIBILITY_HASH_FIELD_NUMBER: _ClassVar[int]
+    FIRST_BLOCK_FIELD_NUMBER: _ClassVar[int]
+    NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    LAST_BLOCK_HASH_FIELD_NUMBER: _ClassVar[int]
+    lease_id: int
+    compatibility_hash: bytes
+    first_block: int
+    num_blocks: int
+    last_block_hash: bytes
+    def __init__(self, lease_id: _Optional[int] = ..., compatibility_hash: _Optional[bytes] = ..., first_block: _Optional[int] = ..., num_blocks: _Optional[int] = ..., last_block_hash: _Optional[bytes] = ...) -> None: ...
+
+class ReadBlocksResponse(_message.Message):
+    __slots__ = ("content",)
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    content: bytes
+    def __init__(self, content: _Optional[bytes] = ...) -> None: ...
+
 class ExecuteRequest(_message.Message):
     __slots__ = ("step", "hello", "encoder_inputs")
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -169,30 +189,36 @@ class KvTransferPlan(_message.Message):
     def __init__(self, receives: _Optional[_Iterable[_Union[KvReceive, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[KvLease, _Mapping]]] = ..., cancelled_transfer_ids: _Optional[bytes] = ...) -> None: ...
 
 class KvReceive(_message.Message):
-    __slots__ = ("transfer_id", "local_block_ids", "source", "timeout_s")
+    __slots__ = ("transfer_id", "local_block_ids", "source", "timeout_s", "first_block", "last_block_hash")
     TRANSFER_ID_FIELD_NUMBER: _ClassVar[int]
     LOCAL_BLOCK_IDS_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    FIRST_BLOCK_FIELD_NUMBER: _ClassVar[int]
+    LAST_BLOCK_HASH_FIELD_NUMBER: _ClassVar[int]
     transfer_id: int
     local_block_ids: _containers.RepeatedScalarFieldContainer[bytes]
     source: _types_pb2.KvTransferParams
     timeout_s: float
-    def __init__(self, transfer_id: _Optional[int] = ..., local_block_ids: _Optional[_Iterable[bytes]] = ..., source: _Optional[_Union[_types_pb2.KvTransferParams, _Mapping]] = ..., timeout_s: _Optional[float] = ...) -> None: ...
+    first_block: int
+    last_block_hash: bytes
+    def __init__(self, transfer_id: _Optional[int] = ..., local_block_ids: _Optional[_Iterable[bytes]] = ..., source: _Optional[_Union[_types_pb2.KvTransferParams, _Mapping]] = ..., timeout_s: _Optional[float] = ..., first_block: _Optional[int] = ..., last_block_hash: _Optional[bytes] = ...) -> None: ...
 
 class KvLease(_message.Message):
-    __slots__ = ("transfer_id", "lease_id", "request_id", "block_ids", "ttl_s")
+    __slots__ = ("transfer_id", "lease_id", "request_id", "block_ids", "ttl_s", "block_hashes")
     TRANSFER_ID_FIELD_NUMBER: _ClassVar[int]
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     BLOCK_IDS_FIELD_NUMBER: _ClassVar[int]
     TTL_S_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_HASHES_FIELD_NUMBER: _ClassVar[int]
     transfer_id: int
     lease_id: int
     request_id: str
     block_ids: _containers.RepeatedScalarFieldContainer[bytes]
     ttl_s: float
-    def __init__(self, transfer_id: _Optional[int] = ..., lease_id: _Optional[int] = ..., request_id: _Optional[str] = ..., block_ids: _Optional[_Iterable[bytes]] = ..., ttl_s: _Optional[float] = ...) -> None: ...
+    block_hashes: bytes
+    def __init__(self, transfer_id: _Optional[int] = ..., lease_id: _Optional[int] = ..., request_id: _Optional[str] = ..., block_ids: _Optional[_Iterable[bytes]] = ..., ttl_s: _Optional[float] = ..., block_hashes: _Optional[bytes] = ...) -> None: ...
 
 class KvTransferEvents(_message.Message):
     __slots__ = ("sent", "received", "failed", "expired", "invalid_block_ids", "bytes_moved", "seconds")

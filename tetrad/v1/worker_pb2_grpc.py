@@ -109,6 +109,84 @@ class WorkerService:
             _registered_method=True)
 
 
+class KvTransferServiceStub:
+    """Served by worker_svc, called by the workers of other engine cores. Every rank serves its own part of the blocks.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.ReadBlocks = channel.unary_stream(
+                '/tetrad.v1.KvTransferService/ReadBlocks',
+                request_serializer=tetrad_dot_v1_dot_worker__pb2.ReadBlocksRequest.SerializeToString,
+                response_deserializer=tetrad_dot_v1_dot_worker__pb2.ReadBlocksResponse.FromString,
+                _registered_method=True)
+
+
+class KvTransferServiceServicer:
+    """Served by worker_svc, called by the workers of other engine cores. Every rank serves its own part of the blocks.
+    """
+
+    def ReadBlocks(self, request, context):
+        """Reads the blocks of a lease, a few at a time. The stream ends without an error only if all content that it carried is valid;
+        the lease is over then. NOT_FOUND: there is no such lease, or it ended meanwhile. FAILED_PRECONDITION: the blocks have other
+        content than the reader names, or another layout.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_KvTransferServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'ReadBlocks': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadBlocks,
+                    request_deserializer=tetrad_dot_v1_dot_worker__pb2.ReadBlocksRequest.FromString,
+                    response_serializer=tetrad_dot_v1_dot_worker__pb2.ReadBlocksResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'tetrad.v1.KvTransferService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('tetrad.v1.KvTransferService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class KvTransferService:
+    """Served by worker_svc, called by the workers of other engine cores. Every rank serves its own part of the blocks.
+    """
+
+    @staticmethod
+    def ReadBlocks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tetrad.v1.KvTransferService/ReadBlocks',
+            tetrad_dot_v1_dot_worker__pb2.ReadBlocksRequest.SerializeToString,
+            tetrad_dot_v1_dot_worker__pb2.ReadBlocksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
 class WorkerLifecycleServiceStub:
     """Served by worker_svc, called by the engine core before and between Execute streams.
     Order: JoinGroup where there are several ranks, LoadModel, GetKvCacheSpec, DetermineAvailableMemory, InitializeKvCache, WarmUp,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, Unavailable, Unsupported
 from tetrad.services.log import get_logger
+from tetrad.worker_svc.checkpoint.fingerprint import fingerprint
 from tetrad.worker_svc.core.device import (
     CountsExperts,
     Device,
@@ -23,6 +24,7 @@ from tetrad.worker_svc.core.device import (
     SharesExperts,
 )
 from tetrad.worker_svc.core.host import size_on_disk, size_text
+from tetrad.worker_svc.core.kv_transfer import BlockContents, SharesBlocks
 from tetrad.worker_svc.core.layout_check import LOWER_KV_CACHE, LOWER_STEP, check_layout
 from tetrad.worker_svc.core.lora import LoraLimits, ModelLoras
 from tetrad.worker_svc.core.media import ModelMedia, media_of
@@ -30,6 +32,7 @@ from tetrad.worker_svc.core.memory_shortage import memory_for
 from tetrad.worker_svc.core.plan import EncoderItem, ExecutedStep, Ints, Runner, SchedulerOutput
 from tetrad.worker_svc.core.plan_check import check_plan
 from tetrad.worker_svc.core.ranks import GroupPlace, ObedientRunner, Order, Orders, RankLost, Shard, Stage
+from tetrad.worker_svc.kv_cache.block_exchange import BlockExchange
 from tetrad.worker_svc.worker.model_request import model_request
 from tetrad.worker_svc.worker.queued_steps import stale_epoch, step_failed
 from tetrad.worker_svc.worker.sleep import KV_CACHE, WEIGHTS, Sleep, check_level, parts_to_wake
@@ -78,6 +81,8 @@ class Worker:
         self._stream_id = 0
         self._epoch = 0
         self._part = Shard(0, 1), Stage()
+        self.exchange = BlockExchange()
+        self._fingerprint = b""
         self._measured: tuple[tuple[float, int, int], int] | None = None  # arguments of the last memory query, and its result
 
     def snapshot(self) -> Snapshot:
@@ -192,6 +197,8 @@ class Worker:
             with memory_for("The KV cache", layout.num_blocks * block_size_bytes, LOWER_KV_CACHE):
                 self._runner = model.make_runner(layout)
             self._layout = layout
+            assert self._load_request is not None, "a model is loaded"
+            self._fingerprint = fingerprint(self._load_request, (self._device.name, layout.block_size, own))
             self._sleep = None
             self._kv_cache_bytes, self._num_groups = layout.num_blocks * block_size_bytes, len(own)
             log.info("kv_cache.allocated", num_blocks=layout.num_blocks, block_size=layout.block_size)
@@ -271,6 +278,7 @@ class Worker:
             self._model.loras.clear()
         self._supersede()
         self._epoch = epoch
+        self.exchange.open(self._stream_id, self._block_contents)
         return self._stream_id
 
     def end_stream(self, stream_id: int) -> None:
@@ -316,6 +324,23 @@ class Worker:
         shard, stage = self._part
         if value and self.media is None and shard.index == stage.index == 0:
             raise Unsupported(f"{name} {value}: the model on this worker takes only text.")
+
+    @property
+    def fingerprint(self) -> bytes:
+        """The fingerprint of the model and of the content of its blocks; empty: there is no KV cache. Safe on any thread."""
+        return self._fingerprint
+
+    @property
+    def shares_blocks(self) -> bool:
+        """Whether other workers can read blocks of the present KV cache, and write to it. Safe on any thread."""
+        return self._block_contents is not None
+
+    @property
+    def _block_contents(self) -> BlockContents | None:
+        """The content of the blocks. None: it cannot be read, or another rank has a part of it."""
+        runner: object = self._runner
+        is_whole = all(part.size == 1 for part in self._part)
+        return runner.block_contents if is_whole and isinstance(runner, SharesBlocks) else None
 
     def encode(self, stream_id: int, item: EncoderItem, after_step: int) -> None:
         """Encode a media item of a stream, and store its embeddings in the encoder cache; on the tower's thread.
@@ -380,6 +405,7 @@ class Worker:
         """Take the worker from the open stream, whose media items are deleted."""
         self._stream_id += 1
         self._epoch = 0
+        self.exchange.close()
         if (media := self.media) is not None:
             media.cache.restart(self._stream_id)
 

@@ -1,0 +1,44 @@
+"""Fingerprint: tells whether two workers compute equal keys and values for equal prompts.
+
+It is made of the load options, the layout of a block, and samples of the model's files: two fine-tuned models have files of the
+same names and sizes.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from pathlib import Path
+
+from tetrad.worker_svc.core.device import LoadRequest
+
+_SAMPLES = 16
+_SAMPLE_BYTES = 4096
+_IRRELEVANT = ("model", "path", "draft_method", "draft_path", "num_draft_tokens", "loras", "logits_processors")
+"""Options that do not change keys and values of the base model; adapters are part of the hashes of blocks."""
+_WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth", "config.json")
+
+
+def fingerprint(request: LoadRequest, layout: Iterable[object]) -> bytes:
+    """Return 32 bytes that are equal for models with equal files and options, and for equal layouts.
+
+    Args:
+        request: the loaded model.
+        layout: values that describe the content of a block.
+    """
+    options = {each.name: getattr(request, each.name) for each in fields(request) if each.name not in _IRRELEVANT}
+    found = hashlib.sha256(repr((options, *layout)).encode())
+    files = [request.path] if request.path.is_file() else sorted(request.path.iterdir())
+    for file in files:
+        if file.name.endswith(_WEIGHTS):
+            for part in _samples(file):
+                found.update(part)
+    return found.digest()
+
+
+def _samples(file: Path) -> Iterator[bytes]:
+    size = file.stat().st_size
+    yield str(size).encode()
+    with file.open("rb") as opened:
+        for number in range(_SAMPLES):
+            opened.seek(number * max(size - _SAMPLE_BYTES, 0) // max(_SAMPLES - 1, 1))
+            yield opened.read(_SAMPLE_BYTES)
