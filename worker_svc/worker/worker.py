@@ -8,7 +8,7 @@ import gc
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from tetrad.services.errors import FailedPrecondition, InvalidRequest, Unavailable, Unsupported
+from tetrad.services.errors import FailedPrecondition, InternalError, InvalidRequest, Unavailable, Unsupported
 from tetrad.services.log import get_logger
 from tetrad.worker_svc.core.device import (
     CountsExperts,
@@ -304,7 +304,11 @@ class Worker:
             raise InvalidRequest(error.message, reason="INVALID_PLAN") from error
         except Exception as error:
             self.end_stream(stream_id)
-            raise step_failed(plan.step_id, error) from error
+            raise self.step_failed(plan.step_id, error) from error
+
+    def step_failed(self, step_id: int, error: Exception) -> InternalError:
+        """Log and return the error of a step that failed with `error`; safe on any thread."""
+        return step_failed(step_id, error, shares_experts=self._device.shares_experts)
 
     @property
     def media(self) -> ModelMedia | None:
