@@ -136,6 +136,11 @@ class Scheduler:
         """Whether any request is unfinished."""
         return bool(self.requests)
 
+    @property
+    def num_beside_steps(self) -> int:
+        """The number of encodings and transfers whose ends may let requests go on: the workers do them beside the steps."""
+        return self.media.num_encoding + len(self.loads) + self.states.deferred_frees.num_kept
+
     # --- planning ---------------------------------------------------------------------------------------------------
 
     def schedule(self) -> SchedulerOutput | None:

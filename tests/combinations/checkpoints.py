@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
+from tests.combinations.stack import Sizes
 from tests.e2e.test_prompt_adapters import save_prompt_adapter
 from tests.e2e.tiny_model import save_tiny_model, save_tokenizer
 from tests.eagle3_files import save_eagle3
@@ -32,6 +33,8 @@ _LOOKUPS = (
     {"method": "suffix"},
     {"method": "suffix", "suffix_decoding_max_cached_requests": 20},
 )
+# A model that pools has one rank.
+_SIZES = (Sizes(2, tokenizers=2), Sizes(shards=2), Sizes(stages=2), Sizes(2, stages=2))
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class Checkpoint:
         num_groups: of layers with KV blocks of their own.
         kv_cache_dtypes: types of keys and values that it can have.
         engine: settings of the engine core that it needs.
+        sizes: numbers of services that can serve it, beside one of each.
     """
 
     directory: Path
@@ -58,6 +62,7 @@ class Checkpoint:
     num_groups: int = 1
     kv_cache_dtypes: tuple[str, ...] = ("float32",)
     engine: Mapping[str, Any] = field(default_factory=dict)
+    sizes: tuple[Sizes, ...] = _SIZES
 
 
 def _llama(directory: Path) -> Checkpoint:
@@ -77,7 +82,8 @@ def _llama(directory: Path) -> Checkpoint:
 def _embedding(directory: Path) -> Checkpoint:
     """Generates and embeds."""
     llama = _llama(directory)
-    return replace(llama, speculative_configs=_LOOKUPS, embeds=True, engine={"runner": "generate", "convert": "embed"})
+    engine = {"runner": "generate", "convert": "embed"}
+    return replace(llama, speculative_configs=_LOOKUPS, embeds=True, engine=engine, sizes=_SIZES[:1])
 
 
 def _windows(directory: Path) -> Checkpoint:

@@ -10,6 +10,7 @@ import torch
 
 from tests.combinations.asked import Asked, BeamCall, BodyCall, LibraryCall, PoolingCall, TurnCall
 from tests.combinations.checkpoints import Checkpoint
+from tests.combinations.dialogues import DialogueCall
 from tests.pictures import picture
 from tests.toy_tokenizer import EOS_IDS
 from tetrad import BeamSearchParams, LoRARequest, SamplingParams
@@ -106,7 +107,8 @@ class Drawing:
     """
 
     def __init__(self, rng: random.Random, checkpoint: Checkpoint, *, reasons: bool) -> None:
-        self._rng, self._checkpoint, self._reasons = rng, checkpoint, reasons
+        self.checkpoint = checkpoint
+        self._rng, self._reasons = rng, reasons
         # What several prompts begin with, for the prefix cache.
         self._prefixes = [self._new_ids(rng.randint(1, LONGEST_PROMPT - 20)) for _ in range(4)]
         self._prompts: list[list[int]] = []
@@ -114,8 +116,8 @@ class Drawing:
     def request(self) -> Asked:
         """Return another request."""
         kinds: list[Callable[[], Asked]] = [*[self._library] * 8, *[self._completion] * 3, *[self._chat] * 3]
-        kinds += [*[self._turn] * 2, self._beams]
-        if self._checkpoint.embeds:
+        kinds += [*[self._turn] * 2, self._beams, self._dialogue]
+        if self.checkpoint.embeds:
             kinds.append(self._pooling)
         return self._rng.choice(kinds)()
 
@@ -180,18 +182,28 @@ class Drawing:
             body["response_format"] = rng.choice([schema, {"type": "json_object"}, _TAG])
         return BodyCall("/v1/chat/completions", _without_pairs(body), is_stream=rng.random() < 0.5)
 
+    def _dialogue(self) -> Asked:
+        turns = [self._response() | {"store": True} for _ in range(self._rng.randint(1, 3))]
+        return DialogueCall(turns, leaves_after=self._rng.choice([0, 1, 4, 9]))
+
     def _turn(self) -> Asked:
+        return self._message() if self._rng.random() < 0.4 else TurnCall("/v1/responses", self._response())
+
+    def _message(self) -> Asked:
         rng = self._rng
         text, limit = self._text_prompt(), rng.randint(1, MAX_TOKENS)
-        if rng.random() < 0.4:
-            messages = [{"role": "user", "content": text}]
-            body = {"model": self._model_name(), "messages": messages, "max_tokens": limit, "temperature": 0}
-            if rng.random() < 0.5:
-                body["stop_sequences"] = rng.choice([["a"], ["e", "s"]])
-            if rng.random() < 0.5:
-                body["tools"] = [{"name": "look", "input_schema": _SCHEMA}]
-                body["tool_choice"] = {"type": rng.choice(["auto", "any"])}
-            return TurnCall("/v1/messages", body)
+        messages = [{"role": "user", "content": text}]
+        body = {"model": self._model_name(), "messages": messages, "max_tokens": limit, "temperature": 0}
+        if rng.random() < 0.5:
+            body["stop_sequences"] = rng.choice([["a"], ["e", "s"]])
+        if rng.random() < 0.5:
+            body["tools"] = [{"name": "look", "input_schema": _SCHEMA}]
+            body["tool_choice"] = {"type": rng.choice(["auto", "any"])}
+        return TurnCall("/v1/messages", body)
+
+    def _response(self) -> dict[str, Any]:
+        rng = self._rng
+        text, limit = self._text_prompt(), rng.randint(1, MAX_TOKENS)
         body = {"model": self._model_name(), "input": text, "max_output_tokens": limit, "temperature": 0, "store": False}
         if rng.random() < 0.3:
             body |= {"include": ["message.output_text.logprobs"], "top_logprobs": rng.randint(0, 5)}
@@ -200,7 +212,7 @@ class Drawing:
             body["tool_choice"] = rng.choice(["auto", "required"])
         elif rng.random() < 0.4:
             body["text"] = {"format": {"type": "json_schema", "name": "answer", "schema": _SCHEMA, "strict": True}}
-        return TurnCall("/v1/responses", body)
+        return body
 
     def _beams(self) -> Asked:
         rng = self._rng
@@ -245,7 +257,7 @@ class Drawing:
         return "".join(rng.choice("abc de{}<\nüß漢") for _ in range(rng.randint(1, 25)))
 
     def _embeds_prompt(self) -> Any:
-        size = self._checkpoint.hidden_size
+        size = self.checkpoint.hidden_size
         generator = torch.Generator().manual_seed(self._rng.randrange(3))
         rows = torch.randn((40, size), generator=generator) * 0.2
         return {"prompt_embeds": rows[: self._rng.randint(1, 40)]}
@@ -253,7 +265,7 @@ class Drawing:
     def _content(self) -> Any:
         rng = self._rng
         text = self._text_prompt()
-        if not self._checkpoint.reads_images or rng.random() < 0.3:
+        if not self.checkpoint.reads_images or rng.random() < 0.3:
             return text
         parts: list[dict[str, Any]] = [{"type": "text", "text": text}]
         for _ in range(rng.randint(1, 2)):
@@ -263,7 +275,7 @@ class Drawing:
         return parts
 
     def _adapter(self) -> LoRARequest | None:
-        return self._rng.choice([None, None, *self._checkpoint.adapters])
+        return self._rng.choice([None, None, *self.checkpoint.adapters])
 
     def _model_name(self) -> str:
         adapter = self._adapter()
@@ -271,9 +283,12 @@ class Drawing:
 
 
 def _without_pairs(body: dict[str, Any]) -> dict[str, Any]:
-    """Return a body without fields that others exclude, and with the names that bodies have."""
+    """Return a body without fields that others exclude, and with the names and the constraints that bodies have."""
     if "extra_args" in body:
         body["vllm_xargs"] = body.pop("extra_args")
+    if "structured_outputs" in body:
+        known = body["structured_outputs"]
+        body["structured_outputs"] = {name: value for name, value in known.items() if name != "start_after_token_ids"}
     if "best_of" in body:
         body["best_of"] = max(body["best_of"], body.get("n", 1))
     return body

@@ -23,6 +23,21 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
+class NewWeights:
+    """Weights of an update, in place of a model's own.
+
+    Attributes:
+        path: the directory or .gguf file as the update named it.
+        update_id: identifies the update: files at one path may differ from one update to the next.
+        files_digest: see checkpoint/replacement.py; empty: any files.
+    """
+
+    path: str
+    update_id: str
+    files_digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class LoadRequest:
     """The model to load and its load options. Equal requests mean the same model."""
 
@@ -44,6 +59,7 @@ class LoadRequest:
     takes_media: bool = True  # False: the tower of the model is not loaded
     processor_kwargs_json: str = ""  # settings of the image processor that replace those of the model's files
     draft_path: Path | None = None  # path of the draft model or draft head; None: no drafts, or a head inside the model's files
+    weights: NewWeights | None = None  # None: the model's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +185,10 @@ class CountsExperts(Protocol):
 @runtime_checkable
 class SharesExperts(Protocol):
     """A LoadedModel that may have only some of the experts, while the workers of other engines have the others."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether they do."""
 
     def meet(self) -> None:
         """Connect to these workers; do nothing if there are none. Raises Unavailable if one is not ready in time."""

@@ -86,7 +86,7 @@ _STOP_PROFILE = documented(
     ),
     example={"paths": ["/tmp/profiles/profile-frontend-1.json", "/tmp/profiles/profile-engine-core-1.json"]},
     tag="operate",
-    errors=(*_PROFILE_ERRORS, 404),
+    errors=(*_PROFILE_ERRORS, 404, 409),
 )
 
 
