@@ -292,7 +292,7 @@ class Scheduler:
         budget.messages.describe(request)
         self.states.start(request)
         self.media.start(request)
-        if not request.num_preemptions:  # else it may find its own blocks
+        if request.num_cached_tokens < 0:  # else it may find its own blocks
             # A request that is resumed after a crash may find its output cached, too, from an equal earlier request.
             request.num_cached_tokens = min(request.num_computed_tokens, request.num_prompt_tokens)
         plan.new_requests.append(

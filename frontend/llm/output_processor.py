@@ -191,6 +191,8 @@ class OutputProcessor:
             sequence.add_token_ids(update.ids[len(sequence.output_token_ids) - num_before :])
         num_tokens = len(sequence.output_token_ids) - num_before
         self._take_facts(update, num_tokens)
+        if step.weight_version or sequence.weight_versions:
+            sequence.note_weights(step.weight_version, num_before)
         if num_tokens:
             self._count(active, num_tokens, step, tally)
         if stopped_by_text:

@@ -10,6 +10,7 @@ import torch
 
 from tests.combinations.asked import Asked, BeamCall, BodyCall, LibraryCall, PoolingCall, TurnCall
 from tests.combinations.checkpoints import Checkpoint
+from tests.combinations.dialogues import DialogueCall
 from tests.pictures import picture
 from tests.toy_tokenizer import EOS_IDS
 from tetrad import BeamSearchParams, LoRARequest, SamplingParams
@@ -115,7 +116,7 @@ class Drawing:
     def request(self) -> Asked:
         """Return another request."""
         kinds: list[Callable[[], Asked]] = [*[self._library] * 8, *[self._completion] * 3, *[self._chat] * 3]
-        kinds += [*[self._turn] * 2, self._beams]
+        kinds += [*[self._turn] * 2, self._beams, self._dialogue]
         if self.checkpoint.embeds:
             kinds.append(self._pooling)
         return self._rng.choice(kinds)()
@@ -181,18 +182,28 @@ class Drawing:
             body["response_format"] = rng.choice([schema, {"type": "json_object"}, _TAG])
         return BodyCall("/v1/chat/completions", _without_pairs(body), is_stream=rng.random() < 0.5)
 
+    def _dialogue(self) -> Asked:
+        turns = [self._response() | {"store": True} for _ in range(self._rng.randint(1, 3))]
+        return DialogueCall(turns, leaves_after=self._rng.choice([0, 1, 4, 9]))
+
     def _turn(self) -> Asked:
+        return self._message() if self._rng.random() < 0.4 else TurnCall("/v1/responses", self._response())
+
+    def _message(self) -> Asked:
         rng = self._rng
         text, limit = self._text_prompt(), rng.randint(1, MAX_TOKENS)
-        if rng.random() < 0.4:
-            messages = [{"role": "user", "content": text}]
-            body = {"model": self._model_name(), "messages": messages, "max_tokens": limit, "temperature": 0}
-            if rng.random() < 0.5:
-                body["stop_sequences"] = rng.choice([["a"], ["e", "s"]])
-            if rng.random() < 0.5:
-                body["tools"] = [{"name": "look", "input_schema": _SCHEMA}]
-                body["tool_choice"] = {"type": rng.choice(["auto", "any"])}
-            return TurnCall("/v1/messages", body)
+        messages = [{"role": "user", "content": text}]
+        body = {"model": self._model_name(), "messages": messages, "max_tokens": limit, "temperature": 0}
+        if rng.random() < 0.5:
+            body["stop_sequences"] = rng.choice([["a"], ["e", "s"]])
+        if rng.random() < 0.5:
+            body["tools"] = [{"name": "look", "input_schema": _SCHEMA}]
+            body["tool_choice"] = {"type": rng.choice(["auto", "any"])}
+        return TurnCall("/v1/messages", body)
+
+    def _response(self) -> dict[str, Any]:
+        rng = self._rng
+        text, limit = self._text_prompt(), rng.randint(1, MAX_TOKENS)
         body = {"model": self._model_name(), "input": text, "max_output_tokens": limit, "temperature": 0, "store": False}
         if rng.random() < 0.3:
             body |= {"include": ["message.output_text.logprobs"], "top_logprobs": rng.randint(0, 5)}
@@ -201,7 +212,7 @@ class Drawing:
             body["tool_choice"] = rng.choice(["auto", "required"])
         elif rng.random() < 0.4:
             body["text"] = {"format": {"type": "json_schema", "name": "answer", "schema": _SCHEMA, "strict": True}}
-        return TurnCall("/v1/responses", body)
+        return body
 
     def _beams(self) -> Asked:
         rng = self._rng

@@ -106,7 +106,7 @@ class LedModel:
     ) -> None:
         self._model, self._ranks, self._taps, self._loras, self._num_readers = model, ranks, taps, loras, num_readers
         self.config, self.kv_cache_spec = model.config, model.kv_cache_spec
-        self.embedding_size = model.embedding_size
+        self.embedding_size = model.config.embedding_size
         self.attention = LedPages(model.attention)
 
     def forward(
