@@ -14,16 +14,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from tests.e2e.tiny_model import save_tiny_model
-from tetrad import EngineArgs, SamplingParams
+from tests.lora_files import save_lora
+from tetrad import EngineArgs, LoRARequest, SamplingParams
 from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.request.sampling_params import RequestOutputKind
 from tetrad.stack.local_stack import LocalStack
 
-GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True, detokenize=False)
-SEEDED = SamplingParams(temperature=1.0, seed=5, max_tokens=24, ignore_eos=True, detokenize=False, logprobs=1)
-SERVICES = ("engine-core", "worker", "engine-core-2", "worker-2")
-"""The consumer and its worker, the producer and its worker."""
+_COMMON = {"max_tokens": 24, "ignore_eos": True, "detokenize": False, "output_kind": RequestOutputKind.FINAL_ONLY}
+GREEDY = SamplingParams(temperature=0.0, **_COMMON)
+SEEDED = SamplingParams(temperature=1.0, seed=5, logprobs=1, **_COMMON)
 _numbers = itertools.count()
 
 
@@ -47,14 +50,14 @@ class Stack:
         lines = [line for line in page.splitlines() if "remote_prefills_total" in line and f'"{outcome}"' in line]
         return float(lines[0].rpartition(" ")[2])
 
-    async def tokens(self, prompt: list[int], params: SamplingParams, salt: str = "") -> list[list[int]]:
-        given = {"prompt_token_ids": prompt, "cache_salt": salt} if salt else {"prompt_token_ids": prompt}
-        *_, last = [output async for output in self.llm.generate(given, params, f"r{next(_numbers)}")]
+    async def tokens(self, prompt: list[int], params: SamplingParams, **options: object) -> list[list[int]]:
+        given = {"prompt_token_ids": prompt}
+        *_, last = [output async for output in self.llm.generate(given, params, f"r{next(_numbers)}", **options)]
         return [output.token_ids for output in last.outputs]
 
-    async def expected(self, prompt: list[int], params: SamplingParams) -> list[list[int]]:
+    async def expected(self, prompt: list[int], params: SamplingParams, **options: object) -> list[list[int]]:
         """Return the tokens of one engine core that computes all of the request; it caches nothing for others."""
-        return await self.tokens(prompt, replace(params, skip_reading_prefix_cache=True), salt="expected")
+        return await self.tokens(prompt, replace(params, skip_reading_prefix_cache=True), cache_salt="expected", **options)
 
     @property
     def num_open_prefills(self) -> int:
@@ -104,10 +107,29 @@ async def test_tokens_are_those_of_one_engine_core(model):
         assert stack.num_prefills("done") == 3
 
 
-async def test_no_request_is_lost_or_different_when_services_die(model):
+async def test_prompts_of_an_adapter_are_computed_with_it(model, tmp_path):
+    reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    path = save_lora(tmp_path / "adapter", reference, "q_proj|k_proj|v_proj|up_proj", rank=4, seed=1)
+    lora, [prompt] = LoRARequest("adapter", 1, str(path)), prompts(1)
+    async with started(model, enable_lora=True) as stack:
+        tokens = await stack.tokens(prompt, GREEDY, lora_request=lora)
+
+        assert stack.num_external_tokens == 96
+        assert tokens == await stack.expected(prompt, GREEDY, lora_request=lora)
+        assert tokens != await stack.tokens(prompt, GREEDY)
+
+
+@pytest.mark.parametrize(
+    "services",
+    [
+        pytest.param(("worker", "engine-core-2"), id="the consumer's worker and the producer"),
+        pytest.param(("engine-core", "worker-2"), id="the others", marks=pytest.mark.exhaustive),
+    ],
+)
+async def test_no_request_is_lost_or_different_when_services_die(model, services):
     """Each service is killed while prompts are computed, and while tokens are generated."""
     async with started(model) as stack:
-        for service in SERVICES:
+        for service in services:
             await killed(stack, service, lambda: stack.num_open_prefills > 4)
             seen = stack.num_external_tokens
             await killed(stack, service, lambda: stack.num_external_tokens > seen + 4 * 144)  # noqa: B023 - used at once
