@@ -51,7 +51,8 @@ class WorkerServiceServicer:
         every request. How it ends tells the engine core what happened; it recomputes what ran in each case:
         OK: the worker drains. It has answered the plans that it had begun.
         INTERNAL, reason STEP_FAILED: the device failed in a step.
-        INTERNAL, reason EXPERTS_LOST: a worker of another engine core, which has experts of the model, was lost in a step.
+        INTERNAL, reason EXPERTS_LOST: a worker of another engine core, which has experts of the model, was lost in a step; or
+        another rank was lost, perhaps because it had lost such a worker.
         INVALID_ARGUMENT, reason INVALID_PLAN: a plan contradicts the layout or what the worker knows.
         FAILED_PRECONDITION, reason STALE_EPOCH: an engine core with a newer epoch has the worker. Do not come back.
         FAILED_PRECONDITION, reason NOT_READY: there is no model or no KV cache; begin with LoadModel.

@@ -227,12 +227,14 @@ class Device(Protocol):
         verifies_drafts: whether its runners take plans with draft tokens.
         takes_embeddings: whether its runners take prompts with embeddings.
         keeps_states: whether its runners take drafts also with a model that has states.
+        shares_experts: whether workers of other engines have experts of its models.
     """
 
     name: str
     verifies_drafts: bool
     takes_embeddings: bool
     keeps_states: bool
+    shares_experts: bool
 
     def set_up(self) -> None:
         """Prepare the calling thread, the compute thread."""

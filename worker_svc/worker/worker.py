@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from tetrad.services.errors import FailedPrecondition, InvalidRequest, Unavailable, Unsupported
+from tetrad.services.errors import FailedPrecondition, InternalError, InvalidRequest, Unavailable, Unsupported
 from tetrad.services.log import get_logger
 from tetrad.worker_svc.checkpoint.fingerprint import fingerprint
 from tetrad.worker_svc.core.device import (
@@ -322,7 +322,11 @@ class Worker:
             raise InvalidRequest(error.message, reason="INVALID_PLAN") from error
         except Exception as error:
             self.end_stream(stream_id)
-            raise step_failed(plan.step_id, error) from error
+            raise self.step_failed(plan.step_id, error) from error
+
+    def step_failed(self, step_id: int, error: Exception) -> InternalError:
+        """Log and return the error of a step that failed with `error`; safe on any thread."""
+        return step_failed(step_id, error, shares_experts=self._device.shares_experts)
 
     @property
     def media(self) -> ModelMedia | None:

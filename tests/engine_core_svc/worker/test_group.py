@@ -79,6 +79,9 @@ class Stream:
         self.has_room = True
         return results
 
+    def take_transfer_events(self):
+        return []
+
     def take_encoder_events(self):
         return None
 

@@ -48,12 +48,13 @@ OUTPUT_ITEM = either(
         content=field("array", "One part; none before anything is thought.", items=_REASONING_TEXT),
     ),
     function_call=obj(
-        "*",
+        "type id status call_id name arguments",
         type=constant("function_call"),
         id=field("string", "Names the item."),
         status=_ITEM_STATUS,
         call_id=field("string", "Names the call; its function_call_output repeats it."),
         name=field("string", "The function."),
+        namespace=field("string", "Of the function, if it has one."),
         arguments=field("string", "Its arguments as JSON text."),
     ),
 )
@@ -191,6 +192,7 @@ _LISTED_ITEM = obj(
     summary=field("array", "reasoning: as sent.", items=_PART),
     call_id=field("string", "function_call, function_call_output: names the call."),
     name=field("string", "function_call: the function."),
+    namespace=field("string", "function_call: of the function, if it has one."),
     arguments=field("string", "function_call: its arguments as JSON text."),
     output={
         "description": "function_call_output: what the function said.",

@@ -8,6 +8,7 @@ from typing import Any
 
 from tetrad.frontend.api.http.responses.objects import Json, content_part, failure, item_id, output_item, usage
 from tetrad.frontend.api.http.responses.text_tokens import TextTokens
+from tetrad.frontend.api.http.responses.tools import called_function
 from tetrad.frontend.api.http.schemas.objects import TokenLogprob
 from tetrad.frontend.api.http.sse.named_events import Event
 from tetrad.frontend.api.http.turns.blocks import Block, Blocks, Closed, Grown, Opened, Step
@@ -147,7 +148,7 @@ class ResponseEvents:
         fields: Json
         match block.kind:
             case "call":
-                fields = {"name": block.name, "arguments": block.text}
+                fields = called_function(block.name, self._response["tools"]) | {"arguments": block.text}
                 events = [self._item_event("response.function_call_arguments.done", block, **fields)]
             case "reasoning":
                 events = [self._item_event("response.reasoning_text.done", block, content_index=0, text=block.text)]
@@ -162,7 +163,7 @@ class ResponseEvents:
 
     def _item(self, block: Block, status: str) -> Json:
         logprobs = self._logprobs.get(block.index, []) if self._with_logprobs else None
-        return output_item(self._id, block, status, None if logprobs is None else list(logprobs))
+        return output_item(self._id, block, status, None if logprobs is None else list(logprobs), self._response["tools"])
 
     def _state(self, type_: str) -> Event:
         return self._event(type_, response=self.response())
