@@ -66,7 +66,7 @@ def configure_library_logging(level: str = "warning") -> None:
             add_context,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            _console(colors=sys.stderr.isatty()),
+            _console(colors=sys.stderr is not None and sys.stderr.isatty()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
         logger_factory=structlog.PrintLoggerFactory(library_stderr),  # type: ignore[arg-type] # it needs only write and flush

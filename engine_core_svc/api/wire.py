@@ -4,7 +4,7 @@ Frequent messages are columns (services/rpc/columns.py): one step of 256 request
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.core.kv_transfer_wire import encode_hand_over
@@ -136,7 +136,10 @@ def _encode_outputs(
 ) -> tuple[engine_core_pb2.EngineCoreOutputs, StepOutputs | None]:
     plain = [output for output in step.outputs if output.is_plain]
     message = engine_core_pb2.EngineCoreOutputs(
-        step_id=step.step_id, engine_index=engine_index, timestamp_monotonic_s=step.timestamp
+        step_id=step.step_id,
+        engine_index=engine_index,
+        timestamp_monotonic_s=step.timestamp,
+        weight_version=step.weight_version,
     )
     if plain:
         message.decode.handles = pack_u32([output.request.handle for output in plain])
@@ -148,8 +151,7 @@ def _encode_outputs(
     if not rich:
         return message, None
     num_taken = _add_rich(message, rich, step.timestamp, most_bytes)
-    rest = StepOutputs(step.step_id, rich[num_taken:], timestamp=step.timestamp) if num_taken < len(rich) else None
-    return message, rest
+    return message, replace(step, outputs=rich[num_taken:], stats=None) if num_taken < len(rich) else None
 
 
 def _add_rich(

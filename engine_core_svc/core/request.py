@@ -142,6 +142,7 @@ class Request:
         block_tables: one block table per KV group, of equal length; empty while it holds no blocks.
         block_hashes: hashes of its full blocks that were computed so far.
         num_cached_blocks: number of its blocks that are registered in the prefix cache, in every group.
+        num_cached_tokens: number of prompt tokens found in the prefix cache when it first ran; -1: it has not run yet.
         sizes: bytes that it adds to the messages of a step.
         queued_at, scheduled_at, first_token_at: time of the first such event, in monotonic seconds; 0: none yet.
         context: context of the client's request.
@@ -178,7 +179,7 @@ class Request:
     predicted_ids: Sequence[int] = ()
     draft_state: object = None
     num_preemptions: int = 0
-    num_cached_tokens: int = 0
+    num_cached_tokens: int = -1
     num_fetched_tokens: int = 0
     ignored_until: int = -1
     last_step_id: int = -1

@@ -210,7 +210,7 @@ def decode_step(message: engine_core_pb2.EngineCoreOutputs) -> Step:
 
     InvalidRequest if the columns of the whole step are inconsistent.
     """
-    step = Step(message.engine_index)
+    step = Step(message.engine_index, weight_version=message.weight_version)
     if message.HasField("decode"):
         decode = message.decode
         handles, counts = unpack_u32(decode.handles), unpack_u32(decode.num_tokens)

@@ -7,6 +7,7 @@ from tetrad.frontend.parsing.elements.interface import ReasoningFormat, ToolForm
 from tetrad.frontend.parsing.reasoning.append_think import MINIMAX_M2_APPEND_THINK
 from tetrad.frontend.parsing.reasoning.gpt_oss import GPT_OSS
 from tetrad.frontend.parsing.reasoning.granite import GRANITE
+from tetrad.frontend.parsing.reasoning.inkling import INKLING
 from tetrad.frontend.parsing.reasoning.think_formats import THINK_FORMATS
 from tetrad.frontend.parsing.tools.apertus import ApertusFormat
 from tetrad.frontend.parsing.tools.cohere import CohereCommand3Format
@@ -23,6 +24,7 @@ from tetrad.frontend.parsing.tools.hermes import (
     JambaFormat,
     LongcatFormat,
 )
+from tetrad.frontend.parsing.tools.inkling import InklingFormat
 from tetrad.frontend.parsing.tools.invoke import (
     DeepSeekV4Format,
     DeepSeekV32Format,
@@ -54,6 +56,7 @@ Format = TypeVar("Format", bound=_Named)
 # In the order in which templates are tested: the more specific first.
 TOOL_FORMATS: tuple[ToolFormat, ...] = (
     OpenAIFormat(),
+    InklingFormat(),
     KimiK2Format(),
     KimiK3Format(),
     CohereCommand3Format(),
@@ -91,7 +94,7 @@ TOOL_FORMATS: tuple[ToolFormat, ...] = (
     JambaFormat(),
     HermesFormat(),
 )
-REASONING_FORMATS: tuple[ReasoningFormat, ...] = (GPT_OSS, GRANITE, MINIMAX_M2_APPEND_THINK, *THINK_FORMATS)
+REASONING_FORMATS: tuple[ReasoningFormat, ...] = (GPT_OSS, INKLING, GRANITE, MINIMAX_M2_APPEND_THINK, *THINK_FORMATS)
 
 # Further names that vLLM has -> the formats, of tool calls and of reasoning, that they stand for.
 ALIASES: dict[str, tuple[str, ...]] = {

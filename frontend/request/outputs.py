@@ -6,6 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from tetrad.frontend.request.sampling_values import check_integer, check_text, wrong
+from tetrad.frontend.request.weight_versions import Spans
 
 _MAX_LORA_ID = 2**32 - 1
 
@@ -86,6 +87,7 @@ class CompletionOutput:
         logprobs: one entry per entry of token_ids, if requested.
         finish_reason: None until finished.
         stop_reason: the stop string or stop token id; None for EOS.
+        weight_versions: the weights that computed all tokens so far, also for DELTA; None: those of the start.
     """
 
     index: int
@@ -96,6 +98,7 @@ class CompletionOutput:
     finish_reason: FinishReasonName | None = None
     stop_reason: int | str | None = None
     lora_request: LoRARequest | None = None
+    weight_versions: Spans | None = None
 
     def finished(self) -> bool:
         """Whether this output is complete."""
@@ -166,3 +169,4 @@ def _append(older: CompletionOutput, newer: CompletionOutput) -> None:
     older.cumulative_logprob = newer.cumulative_logprob
     older.finish_reason = newer.finish_reason
     older.stop_reason = newer.stop_reason
+    older.weight_versions = newer.weight_versions

@@ -13,6 +13,7 @@ from tetrad.frontend.request.call_trace import NO_CALL
 from tetrad.frontend.request.collector import OutputCollector
 from tetrad.frontend.request.kv_transfer import KvTransfer
 from tetrad.frontend.request.outputs import LoRARequest, PositionLogprobs, RequestMetrics, RequestOutput
+from tetrad.frontend.request.prefilled import NOT_PREFILLED
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.frontend.request.sequence import Sequence
 
@@ -52,6 +53,7 @@ class RequestState:
         self.collector = OutputCollector(aggregate=self.kind is RequestOutputKind.DELTA)
         self.metrics = RequestMetrics(arrival_time=arrival_time)
         self.num_cached_tokens: int | None = None
+        self.prefilled = NOT_PREFILLED
         # Where the prompt's blocks are kept for another engine core.
         self.kv_transfer: KvTransfer | None = None
         # Tokens of a prompt adapter before the prompt: answers neither contain nor count them.

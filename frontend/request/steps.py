@@ -83,12 +83,16 @@ class Step:
     scheduler: SchedulerFacts | None = None
     # Wall clock in seconds.
     received_time: float = field(default_factory=time.time)
+    weight_version: str = ""  # name of the weights that computed it; empty: they have none
 
     def try_join(self, later: "Step") -> bool:
         """Merge the next step of the same engine into this one: append its tokens to those of each sequence; return True.
 
-        Return False and change nothing if a sequence has updates in both steps that cannot be merged (see `stands_alone`).
+        Return False and change nothing if a sequence has updates in both steps that cannot be merged (see `stands_alone`), or
+        if other weights computed the steps.
         """
+        if later.weight_version != self.weight_version:
+            return False
         places = {handle: place for place, (handle, _, _) in enumerate(self.updates)}
         shared = [update for update in later.updates if update[0] in places]
         for handle, ids, rich in shared:

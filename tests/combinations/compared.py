@@ -10,6 +10,7 @@ TOLERANCE = 2e-3
 ANYTHING = object()
 """Part of an answer that its API does not have in this form."""
 _NAMES = {"id", "call_id", "request_id", "created_at", "completed_at", "cached_tokens", "signature"}
+_NAMES |= {"previous_response_id", "background"}
 
 
 def without_names(value: Any) -> Any:

@@ -5,6 +5,7 @@ import random
 
 from tests.combinations.asked import Client
 from tests.combinations.drawing import Drawing
+from tests.combinations.leavers import Leavers
 from tests.combinations.stack import Stack
 from tetrad.services.errors import TetradError, Unavailable
 
@@ -17,6 +18,7 @@ class Disturbances:
 
     def __init__(self, rng: random.Random, client: Client, stack: Stack, drawing: Drawing) -> None:
         self._rng, self._client, self._stack, self._drawing = rng, client, stack, drawing
+        self._leavers = Leavers(rng, client, drawing)
         self.open = asyncio.Event()  # unset while requests are refused
         self.open.set()
         self.log: list[str] = []
@@ -25,6 +27,7 @@ class Disturbances:
     async def run(self, count: int) -> None:
         """Disturb so many times."""
         ways = [self._reset, self._pause, self._sleep, self._kill, self._adapters, self._refused, self._cancelled, self._abort]
+        ways += [self._leavers.leave, self._leavers.be_late]
         for _ in range(count):
             await asyncio.sleep(self._rng.choice([0, 0.02, 0.1]))
             way = self._rng.choice(ways)

@@ -9,23 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import grpc
-import httpx
-
+from tests.combinations.apis import served
 from tests.combinations.asked import Client
 from tests.combinations.checkpoints import Checkpoint
 from tests.combinations.stack import ONE_OF_EACH, Sizes, Stack, running_stack
-from tetrad.frontend.access.guard import Guard
-from tetrad.frontend.api.grpc.call_limits import CallLimits
-from tetrad.frontend.api.grpc.servicer import public_services
-from tetrad.frontend.api.http.app import create_app
-from tetrad.frontend.llm.async_llm import AsyncLLM
-from tetrad.frontend.llm.model_directory import ModelDirectory
-from tetrad.services.rpc.server import Server
-from tetrad.v1 import inference_pb2_grpc
 
 MAX_MODEL_LEN = 256
-WAIT_S = 120
 PROCESSOR = "tests.combinations.processors:Favourite"
 
 
@@ -90,7 +79,7 @@ async def client_of(checkpoint: Checkpoint, options: Options) -> AsyncIterator[t
         "lora_modules": adapters,
         "max_logprobs": -1,
         "tool_call_parser": "hermes",
-        "responses_store": "none",
+        "responses_store": ":memory:",
         "ready_timeout_s": 60.0,
         **options.frontend,
     }
@@ -98,24 +87,9 @@ async def client_of(checkpoint: Checkpoint, options: Options) -> AsyncIterator[t
     worker = {"logits_processors": (PROCESSOR,), **options.worker}
     settings = {"frontend": frontend, "worker": worker, "engine_core": common | dict(options.engine_core)}
     with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as directory:
-        async with running_stack(checkpoint.directory, Path(directory), options.sizes, **settings) as stack:
-            app = create_app(ModelDirectory.alone(stack.llm), stack.llm.settings, Guard(stack.llm.settings))
-            transport = httpx.ASGITransport(app)
-            async with (
-                httpx.AsyncClient(transport=transport, base_url="http://test", timeout=WAIT_S) as http,
-                _grpc_of(stack.llm, f"unix:{directory}/frontend") as stub,
-            ):
-                yield Client(stack.llm, http, stub), stack
-
-
-@asynccontextmanager
-async def _grpc_of(llm: AsyncLLM, address: str) -> AsyncIterator[inference_pb2_grpc.InferenceServiceStub]:
-    """Serve the public gRPC API of a frontend."""
-    services = public_services(ModelDirectory.alone(llm), CallLimits(None), max_pooling_inputs=100)
-    server = Server(llm.settings.model_copy(update={"listen": address}), services)
-    await server.start()
-    try:
-        async with grpc.aio.insecure_channel(address) as channel:
-            yield inference_pb2_grpc.InferenceServiceStub(channel)
-    finally:
-        await server.stop()
+        place = Path(directory)
+        async with (
+            running_stack(checkpoint.directory, place, options.sizes, **settings) as stack,
+            served(stack.llm, place) as client,
+        ):
+            yield client, stack

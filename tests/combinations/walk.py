@@ -5,12 +5,13 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
+from tests.combinations.apis import WAIT_S
 from tests.combinations.asked import Asked, Client
 from tests.combinations.checkpoints import Checkpoint
 from tests.combinations.compared import difference, started
 from tests.combinations.disturbances import NUM_REQUESTS, Disturbances
 from tests.combinations.drawing import Drawing
-from tests.combinations.options import WAIT_S, Options, client_of, draw_options
+from tests.combinations.options import Options, client_of, draw_options
 from tetrad.frontend.request.sampling_params import RequestOutputKind
 
 CHANGE_VALUES = ("kv_cache_dtype", "cpu_kernels")
@@ -82,7 +83,7 @@ class Walk:
                     await disturbances.open.wait()
                     answer = await call.answer(client, request_id, kind)
                     # Between its call and the engine core, a request may meet an engine that has fallen asleep.
-                    if "The engine sleeps" not in str(answer)[:100]:
+                    if "The engine sleeps" not in str(answer):
                         return answer
                     await asyncio.sleep(0.02)
 
@@ -113,6 +114,7 @@ class Walk:
             loads = [load and load.scheduler for load in await client.llm.engine_admin.loads_known()]
             busy = [stats and (stats.num_running, stats.num_waiting, stats.kv_cache_usage) for stats in loads]
             if all(each == (0, 0, 0.0) for each in busy):
+                assert (client.llm.admission.num_requests, client.llm.admission.num_queued_tokens) == (0, 0)
                 return
             await asyncio.sleep(0.02)
         raise AssertionError(f"still busy: {busy}")

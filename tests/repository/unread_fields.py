@@ -32,9 +32,7 @@ UNREAD: dict[str, str] = {
         GetKvTransferEndpointResponse.now_monotonic_s
         GetKvTransferEndpointResponse.regions KvRegion.*
         WorkerLifecycleServicePinLoraRequest.*
-        FinishWeightUpdateRequest.* FinishWeightUpdateResponse.* InitWeightTransferRequest.* UpdateWeightsRequest.*
-        WorkerLifecycleServiceFinishWeightUpdateRequest.* WorkerLifecycleServiceInitWeightTransferRequest.*
-        WorkerLifecycleServiceUpdateWeightsRequest.*
+        WorkerLifecycleServiceInitWeightTransferRequest.*
     """,
     NOT_SENT: """
         SessionHello.capabilities
@@ -44,17 +42,14 @@ UNREAD: dict[str, str] = {
         EncoderInputs.handles EncoderInputs.input_indices EncoderInputs.num_inputs
         EngineCoreOutput.num_nans_in_logits
         EngineCoreOutput.spec_decode_metrics EngineCoreOutput.trace_headers
-        EngineCoreOutputs.weight_version
         EngineInfo.kv_cache_size_bytes
-        EngineInfo.weight_version
         SchedulerStats.connector_prefix_cache_hits SchedulerStats.connector_prefix_cache_queries
         SchedulerStats.num_waiting_for_remote_kvs_reqs
-        ChatResponse.weight_version GenerateResponse.weight_version
         KvCacheGroup.attention_chunk_size KvCacheGroup.head_size_v
         KvCacheGroup.num_state_blocks
         KvCacheGroup.sharing_layers
         ModelInfo.first_layer ModelInfo.is_encoder_decoder ModelInfo.num_stage_layers
-        ModelInfo.supports_transcription ModelInfo.uses_mrope ModelInfo.weight_version
+        ModelInfo.supports_transcription ModelInfo.uses_mrope
         WorkerLifecycleServiceGetInfoResponse.lora_limits
     """,
     OTHERS_READ: """

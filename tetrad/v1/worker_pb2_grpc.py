@@ -51,7 +51,8 @@ class WorkerServiceServicer:
         every request. How it ends tells the engine core what happened; it recomputes what ran in each case:
         OK: the worker drains. It has answered the plans that it had begun.
         INTERNAL, reason STEP_FAILED: the device failed in a step.
-        INTERNAL, reason EXPERTS_LOST: a worker of another engine core, which has experts of the model, was lost in a step.
+        INTERNAL, reason EXPERTS_LOST: a worker of another engine core, which has experts of the model, was lost in a step; or
+        another rank was lost, perhaps because it had lost such a worker.
         INVALID_ARGUMENT, reason INVALID_PLAN: a plan contradicts the layout or what the worker knows.
         FAILED_PRECONDITION, reason STALE_EPOCH: an engine core with a newer epoch has the worker. Do not come back.
         FAILED_PRECONDITION, reason NOT_READY: there is no model or no KV cache; begin with LoadModel.
@@ -330,7 +331,8 @@ class WorkerLifecycleServiceServicer:
 
     def LoadModel(self, request, context):
         """Loads weights. The same model again is a no-op. NOT_FOUND: no such model. FAILED_PRECONDITION: files are broken or the
-        architecture is not supported.
+        architecture is not supported. If the request differs from the loaded model in weights alone, the model before stays in host
+        memory until FinishWeightUpdate or InitializeKvCache: after an error, and when the request before comes again, it is there.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -416,7 +418,8 @@ class WorkerLifecycleServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def InitWeightTransfer(self, request, context):
-        """The four calls of EngineCoreAdminService that replace the weights, for this rank.
+        """The four calls of EngineCoreAdminService that replace the weights, for this rank. Of the backend "disk", which reads a directory,
+        a rank needs two, UpdateWeights and FinishWeightUpdate; the others are UNIMPLEMENTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -430,14 +433,15 @@ class WorkerLifecycleServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateWeights(self, request, context):
-        """Replaces some tensors.
+        """Compares the files of an update with the model's: names and shapes of tensors, values of the config. Changes nothing; steps run on.
+        LoadModel with weights replaces the weights. NOT_FOUND: no such directory. FAILED_PRECONDITION: the files do not fit the model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FinishWeightUpdate(self, request, context):
-        """Ends an update. INVALID_ARGUMENT: tensors are missing.
+        """Ends an update behind LoadModel: frees the weights before it, and names the present ones.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

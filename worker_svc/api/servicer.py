@@ -28,7 +28,7 @@ from tetrad.worker_svc.observability.metrics import WorkerMetrics
 from tetrad.worker_svc.observability.request_traces import RequestTraces
 from tetrad.worker_svc.worker.compute_thread import ComputeThread
 from tetrad.worker_svc.worker.lost_device import LostDevice
-from tetrad.worker_svc.worker.queued_steps import finish, stale_epoch, step_failed
+from tetrad.worker_svc.worker.queued_steps import finish, stale_epoch
 from tetrad.worker_svc.worker.worker import Worker
 
 _HELLO_TIMEOUT_S = 10.0
@@ -101,7 +101,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         def execute(plan: SchedulerOutput) -> ExecutedStep:
             return self._worker.execute(stream_id, plan)  # looked up at each step: a profiler may have replaced the method
 
-        stream = _Stream(execute, self._compute, self._waiting, self._metrics, traces, self._max_queued_steps)
+        fail = self._worker.step_failed
+        stream = _Stream(execute, fail, self._compute, self._waiting, self._metrics, traces, self._max_queued_steps)
         stream.media = self._open_media(stream_id, stream)
         if types_pb2.CAPABILITY_KV_TRANSFER in hello.capabilities and self._worker.shares_blocks:
             stream.transfers = self._open_transfers(stream_id)
@@ -168,13 +169,15 @@ class _Stream:
     def __init__(
         self,
         execute: Callable[[SchedulerOutput], ExecutedStep],
+        step_failed: Callable[[int, Exception], InternalError],
         compute: ComputeThread,
         waiting: ComputeThread,
         metrics: WorkerMetrics,
         traces: RequestTraces,
         max_queued_steps: int,
     ) -> None:
-        self._execute, self._compute, self._waiting = execute, compute, waiting
+        self._execute, self._step_failed = execute, step_failed
+        self._compute, self._waiting = compute, waiting
         self._metrics, self._traces = metrics, traces
         self._results: asyncio.Queue[_Launched | None] = asyncio.Queue()
         self._room = asyncio.Semaphore(max_queued_steps)
@@ -284,7 +287,7 @@ class _Stream:
             self._compute.submit(step.complete).add_done_callback(_mark_seen)
             return await asyncio.wrap_future(step.result)
         except Exception as error:
-            raise step_failed(step_id, error) from error
+            raise self._step_failed(step_id, error) from error
 
     async def _settle(self) -> None:
         """Wait until no more plans arrive: a stream that ends while the engine core writes to it looks broken there."""

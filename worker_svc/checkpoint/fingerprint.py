@@ -9,13 +9,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 
+from tetrad.worker_svc.checkpoint.replacement import find_replacement
 from tetrad.worker_svc.core.device import LoadRequest
 
 _SAMPLES = 16
 _SAMPLE_BYTES = 4096
-_IRRELEVANT = ("model", "path", "draft_method", "draft_path", "num_draft_tokens", "loras", "logits_processors")
+_IRRELEVANT = ("model", "path", "draft_method", "draft_path", "num_draft_tokens", "loras", "logits_processors", "weights")
 """Options that do not change keys and values of the base model; adapters are part of the hashes of blocks."""
-_WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth", "config.json")
+_CONFIG = "config.json"
+_WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth", _CONFIG)
 
 
 def fingerprint(request: LoadRequest, layout: Iterable[object]) -> bytes:
@@ -27,12 +29,22 @@ def fingerprint(request: LoadRequest, layout: Iterable[object]) -> bytes:
     """
     options = {each.name: getattr(request, each.name) for each in fields(request) if each.name not in _IRRELEVANT}
     found = hashlib.sha256(repr((options, *layout)).encode())
-    files = [request.path] if request.path.is_file() else sorted(request.path.iterdir())
-    for file in files:
+    for file in _files_of(request):
         if file.name.endswith(_WEIGHTS):
             for part in _samples(file):
                 found.update(part)
     return found.digest()
+
+
+def _files_of(request: LoadRequest) -> list[Path]:
+    """Return the files that may change results, sorted by name; an update has other weights with the model's own config."""
+    path = request.path if request.weights is None else find_replacement(request.weights.path)
+    if path.is_file():
+        return [path]
+    found = {file.name: file for file in path.iterdir()}
+    if path != request.path:
+        found[_CONFIG] = request.path / _CONFIG
+    return [found[name] for name in sorted(found)]
 
 
 def _samples(file: Path) -> Iterator[bytes]:

@@ -68,6 +68,7 @@ class SimDevice:
     verifies_drafts = True
     takes_embeddings = False
     keeps_states = False
+    shares_experts = False
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._memory_bytes = int(settings.sim_kv_cache_memory_gib * (1 << 30))

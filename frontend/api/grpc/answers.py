@@ -77,6 +77,8 @@ class Answers:
         message.index = new.index
         message.token_ids.extend(new.token_ids)
         message.request_id = self._request_id
+        if new.weight_versions:
+            message.weight_version = new.weight_versions[-1].version
         if new.logprobs is not None:
             pairs = zip(new.token_ids, new.logprobs, strict=True)
             message.logprobs.extend(_token_logprobs(token_id, position) for token_id, position in pairs)

@@ -102,6 +102,17 @@ SCHEMAS = {
     "no-op keyword": {"type": "array", "items": INTEGER, "uniqueItems": False},
     "any names": {"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": INTEGER},
     "listed names": {"propertyNames": {"enum": ["a", "b"]}, "additionalProperties": INTEGER, "required": ["a"]},
+    "names of an enum": {
+        "propertyNames": {"$ref": "#/$defs/Color"}, "additionalProperties": INTEGER, "minProperties": 1,
+        "$defs": {"Color": {"title": "Color", "type": "string", "enum": ["red", "blue"]}},
+    },
+    "decimal": {"type": "string", "pattern": r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$", "maxLength": 9},
+    "decimal with limits": {
+        "type": "string", "pattern": r"^(?!^[-+.]*$)[+-]?0*(?:\d{0,3}|(?=[\d.]{1,6}0*$)\d{0,3}\.\d{0,2}0*$)", "maxLength": 9,
+    },
+    "formats of any text": {
+        "anyOf": [{"type": "string", "format": each, "maxLength": 3} for each in ("password", "binary", "path")],
+    },
     "one name": {"type": "object", "propertyNames": {"const": "a", "title": "t"}},
     "draft 7": {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "maxProperties": 0},
 }  # fmt: skip
@@ -130,6 +141,8 @@ def test_whatever_is_sampled_validates(open_writer, name):
         ({"contains": INTEGER, "minContains": 2}, "contains"),
         ({"if": INTEGER, "then": {"minimum": 1}}, "if, then"),
         ({"propertyNames": {"pattern": "^a"}}, "propertyNames"),
+        ({"propertyNames": {"$ref": "#/$defs/x"}, "$defs": {"x": {"minLength": 2}}}, "propertyNames"),
+        ({"propertyNames": {"$ref": "#/$defs/x"}}, "propertyNames"),
         ({"propertyNames": {"enum": ["a"]}, "properties": {"a": INTEGER}}, "propertyNames"),
         ({"dependentRequired": {"a": ["b"]}}, "dependentRequired"),
         ({"dependentSchemas": {"a": {"required": ["b"]}}}, "dependentSchemas"),

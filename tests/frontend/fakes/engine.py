@@ -15,6 +15,7 @@ from tetrad.services.rpc.status import to_status
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc, types_pb2
 
+_EVENTS = (engine_core_pb2.ENGINE_CORE_EVENT_TYPE_QUEUED, engine_core_pb2.ENGINE_CORE_EVENT_TYPE_SCHEDULED)
 LEASE_ID = 2**63 + 5
 """More than a float of 64 bits can hold exactly."""
 
@@ -54,6 +55,10 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
         self.max_media_bytes = 0  # likewise
         self.max_message_bytes = None
         self.kv_role = types_pb2.KV_ROLE_UNSPECIFIED  # likewise
+        self.times = ()  # of each request, on its clock: queued, scheduled, first token
+        self.keeps_blocks = True  # for requests that ask for it
+        self.num_cached_tokens = None  # of each prompt; None: all whole blocks
+        self.num_external_tokens = 0  # those of them that it reads from another engine core
         self.num_steps = 0
         self.aborted = []
         self.running = {}
@@ -166,7 +171,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
         return True
 
     def _step(self, running):
-        outputs = engine_core_pb2.EngineCoreOutputs(step_id=self.num_steps)
+        outputs = engine_core_pb2.EngineCoreOutputs(step_id=self.num_steps, timestamp_monotonic_s=sum(self.times[-1:]))
         handles, counts, tokens = [], [], []
         for request_id, each in list(running.items()):
             ids, finish = self._next(each)
@@ -211,10 +216,14 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
             output.stop_reason.token_id = ids[-1]
         if each.fresh:
             output.prefill_stats.num_prompt_tokens = len(each.prompt)
-            output.prefill_stats.num_cached_tokens = len(each.prompt) // 16 * 16
+            num_cached = len(each.prompt) // 16 * 16 if self.num_cached_tokens is None else self.num_cached_tokens
+            output.prefill_stats.num_cached_tokens = num_cached
+            output.prefill_stats.num_external_cached_tokens = self.num_external_tokens
+            for kind, at in zip(_EVENTS, self.times, strict=False):
+                output.events.add(type=kind, timestamp_monotonic_s=at)
             if params.HasField("prompt_logprobs"):
                 output.new_prompt_logprobs.CopyFrom(_logprobs(each.prompt[1:], params.prompt_logprobs))
-        if finish and each.request.kv_transfer.do_remote_decode:
+        if finish and each.request.kv_transfer.do_remote_decode and self.keeps_blocks:
             output.kv_transfer.CopyFrom(self._handoff(each))
         if params.HasField("logprobs"):
             output.new_logprobs.CopyFrom(_logprobs(ids, params.logprobs))

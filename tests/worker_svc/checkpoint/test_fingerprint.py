@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e.tiny_model import save_tiny_model
 from tetrad.worker_svc.checkpoint.fingerprint import fingerprint
-from tetrad.worker_svc.core.device import LoadRequest
+from tetrad.worker_svc.core.device import LoadRequest, NewWeights
 
 
 @pytest.fixture
@@ -40,3 +40,11 @@ def test_other_weights_in_files_of_the_same_size_are_another_fingerprint(request
     weights.write_bytes(content)
     assert fingerprint(first, ()) == before
     assert fingerprint(second, ()) != before
+
+
+def test_a_model_with_the_weights_of_an_update_is_like_one_that_was_started_with_them(request_for):
+    first, second = request_for("a"), request_for("b")
+    (second.path / "model.safetensors").write_bytes(bytes(range(256)) * 400)
+    updated = replace(first, weights=NewWeights(str(second.path), "1"))
+
+    assert fingerprint(updated, ()) == fingerprint(second, ()) != fingerprint(first, ())

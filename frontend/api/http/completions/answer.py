@@ -191,6 +191,8 @@ class CompletionAnswer:
         defaults = self._llm.default_sampling_fields()
         params = completion_params(body, defaults, max_tokens=1 if self._only_prompt else body.max_tokens)
         if body.best_of is not None and body.best_of > params.n:
+            if body.best_of > (most := self._llm.settings.max_n):
+                raise InvalidRequest(f"best_of must be at most {most}, got {body.best_of}.", field="best_of")
             params.n = body.best_of
             # Ranking needs the sampled tokens' log-probabilities, even if they are not returned.
             params.logprobs = params.logprobs or 0

@@ -25,6 +25,7 @@ K3_THINK, K3_ANSWER = "<|open|>think<|sep|>", "<|open|>response<|sep|>"
 K3_END = "<|close|>response<|sep|>"
 SOLAR = "<|im:start|>assistant<|im:content|><|think:start|>"
 M2 = "]~b]ai\n<think>\n"
+INKLING, THINKING, ANSWER = "<|message_model|>", "<|content_thinking|>", "<|content_text|>"
 GRANITE = "Write your thoughts after 'Here is my thought process:'.<|start_of_role|>assistant<|end_of_role|>"
 HARMONY = "<|start|>user<|message|>hi<|end|><|start|>assistant"
 ANALYSIS, FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
@@ -117,6 +118,11 @@ CASES = [
     ("granite", GRANITE, "Here is my thought process: a\nHere is my resp", "a\nHere is my resp", ""),
     ("granite", GRANITE, "Here is an answer.", "", "Here is an answer."),
     ("granite", GRANITE, "Here is", "", "Here is"),
+    ("inkling", INKLING, THINKING + "well<|end_message|>" + INKLING + ANSWER + "yes", "well", INKLING + ANSWER + "yes"),
+    ("inkling", INKLING, ANSWER + "yes", "", ANSWER + "yes"),
+    ("inkling", INKLING + THINKING, "a<|end_message|>" + INKLING + THINKING + "b" + ANSWER + "c", "a\nb", ANSWER + "c"),
+    ("inkling", INKLING + ANSWER, "yes", "", "yes"),
+    ("inkling", INKLING, THINKING + "go<|content_invoke_tool_json|>{}", "go", "<|content_invoke_tool_json|>{}"),
     ("gpt_oss", HARMONY, ANALYSIS + "well<|end|>" + TURN + FINAL + "yes", "well", TURN + FINAL + "yes"),
     ("gpt_oss", HARMONY, FINAL + "yes", "", FINAL + "yes"),
     ("gpt_oss", HARMONY, ANALYSIS + "a<|end|>" + TURN + ANALYSIS + "b<|end|>" + TURN + FINAL + "c", "a\nb", TURN + FINAL + "c"),
@@ -221,6 +227,8 @@ def test_garbage_in_any_chunking_is_read_alike(name, prompt, output, cuts):
         ("deepseek_r1", R1 + "</think>", True),
         ("granite", GRANITE, False),
         ("granite", CHATML, True),
+        ("inkling", INKLING, False),
+        ("inkling", INKLING + ANSWER, True),
         ("gpt_oss", HARMONY, False),
         ("gpt_oss", HARMONY + ANALYSIS, False),
         ("gpt_oss", HARMONY + FINAL, True),
@@ -241,6 +249,8 @@ def test_the_prompt_says_whether_reasoning_can_follow(name, prompt, over):
         ("deepseek_r1", R1 + "</think>", False),
         ("kimi_k2", KIMI, False),
         ("granite", GRANITE, False),
+        ("inkling", INKLING, False),
+        ("inkling", INKLING + THINKING, True),
         ("gpt_oss", HARMONY, False),
         ("gpt_oss", HARMONY + ANALYSIS, True),
         ("gpt_oss", HARMONY + FINAL, False),
@@ -302,6 +312,7 @@ def test_calls_end_no_reasoning_where_something_waits_for_its_end(name, prompt, 
         ("]~b]ai ]<]minimax[>[ </mm:think>", "minimax_m3"),
         ("<|think:start|><|think:end|> <|tool_call:start|>", "solar_open2"),
         ("<|open|>think<|sep|><|close|>think<|sep|>", "kimi_k3"),
+        ("<|message_model|><|content_thinking|>", "inkling"),
         ("<|turn|>assistant </think>", "think"),
         ("{{ '<|im_start|>' + message.content }}", None),
         ("", None),

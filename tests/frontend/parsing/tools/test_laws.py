@@ -109,6 +109,10 @@ OUTPUTS["kimi_k3"] = (
     '<|close|>argument<|sep|><|open|>argument key="count" type="number"<|sep|>1<|close|>argument<|sep|><|close|>call<|sep|>'
     "<|close|>tools<|sep|> c"
 )
+OUTPUTS["inkling"] = (
+    "<|content_text|>a<|end_message|><|message_model|>f<|content_invoke_tool_json|>"
+    '{"name": "f", "args": {"text": "b"}}<|end_message|><|message_model|><|content_text|>c <d><|content_model_end_sampling|>'
+)
 TOKENS = sorted({token for output in OUTPUTS.values() for token in output.replace("<", " <").replace(">", "> ").split(" ")})
 WORDS = [
     *"{}[]()<>\"'\\:,;=|#",

@@ -55,6 +55,7 @@ TEMPLATES = {
     "MiniMax M3": ("minimax_m3", "]<]minimax[>[<tool_call>"),
     "MiniCPM 5": ("minicpm5", '<function name="\' + name + \'"><param name="'),
     "gpt-oss": ("openai", "<|start|>assistant<|channel|>final<|message|>"),
+    "Inkling": ("inkling", "'<|message_model|>' + name + '<|content_invoke_tool_json|>'"),
     "Granite 3.3": ("granite", "<|start_of_role|>assistant<|end_of_role|><|tool_call|>"),
     "Granite 4": ("hermes", '<|start_of_role|><tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}'),
     "Phi-4-mini": ("phi4_mini_json", "'<|tool|>' + message['tools'] + '<|/tool|>'"),
@@ -64,7 +65,7 @@ TEMPLATES = {
 SCHEMA = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
 TOOLS = [Tool("f", parameters=SCHEMA, strict=True), Tool("g", parameters=SCHEMA)]
 NOT_HELD = {"pythonic", "llama4_pythonic", "lfm2", "qwen3_coder", "qwen3_xml", "seed_oss", "glm45", "kimi_k2", "openai"}
-NOT_HELD |= {"xlam", "hy_v3", "solar_open2", "minicpm5", "minimax_m3", "kimi_k3"}
+NOT_HELD |= {"inkling", "xlam", "hy_v3", "solar_open2", "minicpm5", "minimax_m3", "kimi_k3"}
 NOT_HELD |= {"olmo3", "step3", "gemma4", "functiongemma", "minimax_m2", "deepseek_v32", "deepseek_v4"}
 # Arrays of calls whose keys are unusual.
 ARRAYS = {
