@@ -13,15 +13,23 @@ from typing import Any
 from tetrad.engine_core_svc.structured_output.constraint import Language, refusal
 from tetrad.engine_core_svc.structured_output.decimal_pattern import without_look_ahead
 from tetrad.engine_core_svc.structured_output.property_names import with_listed_names
+from tetrad.engine_core_svc.structured_output.text_formats import with_known_format
 
 DEFAULT_WHITESPACE = r" |\n {0,16}"
 """White space that models print between two tokens: at most one space, or one line break with an indentation."""
 
 _OPTIONS = "x-guidance"
+# Keyword that llguidance does not support -> its value that allows anything.
+_NO_EFFECT: dict[str, Any] = {
+    "uniqueItems": False,
+    "unevaluatedProperties": True,
+    "unevaluatedItems": True,
+    "dependencies": {},
+    "dependentRequired": {},
+    "dependentSchemas": {},
+}
 _MAX_DEPTH = 128
 _SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-# Formats of text that any text has: they tell a program how to show it, or what it names.
-_FREE_FORMATS = frozenset({"password", "binary", "path", "file-path", "directory-path"})
 _SCHEMA_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _SCHEMAS = (
     "items",
@@ -95,7 +103,8 @@ class _Changes:
 
     def before(self, schema: dict[str, Any]) -> dict[str, Any]:
         """Return a schema with keywords that llguidance does not support in an equal form, if they have one."""
-        kept = {key: value for key, value in with_listed_names(schema, self._root).items() if not _is_ignored(key, value)}
+        changed = with_known_format(with_listed_names(schema, self._root))
+        kept = {key: value for key, value in changed.items() if not _is_ignored(key, value)}
         if isinstance(pattern := kept.get("pattern"), str):
             kept["pattern"] = without_look_ahead(pattern)
         return kept
@@ -107,9 +116,7 @@ class _Changes:
 
 def _is_ignored(key: str, value: Any) -> bool:
     """Return whether a keyword is an option of llguidance, or has no effect."""
-    if key == "format":
-        return isinstance(value, str) and value in _FREE_FORMATS
-    return key == _OPTIONS or (key == "uniqueItems" and value is False)
+    return key == _OPTIONS or (key in _NO_EFFECT and value == _NO_EFFECT[key] and type(value) is type(_NO_EFFECT[key]))
 
 
 def _rewrite(schema: Any, changes: _Changes, depth: int) -> Any:
