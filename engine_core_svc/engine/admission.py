@@ -96,7 +96,8 @@ class Admission:
             session_key=session_key,
             handle=submission.handle,
             priority=sign * submission.priority,
-            arrival_time=submission.arrival_time,
+            # Behind a clock that is ahead, a request would wait for all later ones of other clients.
+            arrival_time=min(submission.arrival_time, time.time()),
             sequence_number=key,
             call=(session_key, submission.call_number) if submission.call_number else ALONE,
             cache_salt=submission.cache_salt,

@@ -45,7 +45,8 @@ from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
 from tetrad.engine_core_svc.structured_output.grammars import Grammars
 
 _MAX_OVERTAKEN = 64
-"""Maximum number of waiting requests that are passed over in one plan, so that its cost does not grow with the queue."""
+"""Maximum number of waiting requests that are passed over in one plan, so that its cost does not grow with the queue; and of
+those of calls that run nothing, if that many further sequences of other calls stand before them."""
 
 
 class Scheduler:
@@ -237,14 +238,14 @@ class Scheduler:
         num_passed = 0  # calls that already have their share of rows
         num_held_back = num_reserved = 0  # requests that are passed over, and their blocks
         while self.admitting and budget.num_tokens > 0 and len(self.running) + num_held_back < self.limits.max_num_seqs:
-            request = self.waiting.peek()
+            request = self.waiting.peek(further=num_passed < _MAX_OVERTAKEN)
             if request is None or not rows.admits:
                 break
             is_further = self.states.calls.num_running(request.call) > 0
             num_seats = self.limits.max_num_seqs - len(self.running) - num_held_back
             if not budget.share.has_room(request) or (is_further and num_seats <= num_kept):
                 num_passed += 1
-                if num_passed > _MAX_OVERTAKEN:
+                if num_passed > 2 * _MAX_OVERTAKEN:
                     break
                 self.waiting.pass_over(request)
                 continue

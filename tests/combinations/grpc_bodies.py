@@ -16,13 +16,19 @@ _SCALARS = (
 _LISTS = ("stop_token_ids", "logprob_token_ids")
 _TEXT_SCALARS = ("skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output")
 _TEXT_LISTS = ("stop", "bad_words")
-_OF_HTTP_ALONE = {"best_of", "echo", "return_tokens_as_token_ids", "response_format"}
+_MANNER = ("include_reasoning", "continue_final_message", "add_generation_prompt", "echo")
+_OF_HTTP_ALONE = {"best_of", "return_tokens_as_token_ids", "response_format"}
 
 
 def takes(path: str, body: Mapping[str, Any]) -> bool:
     """Return whether the gRPC API has all that a body asks for."""
-    is_list = isinstance(body.get("prompt"), list) and not isinstance(body["prompt"][0], int)
-    return path in (COMPLETIONS, CHAT) and not _OF_HTTP_ALONE & body.keys() and not is_list
+    if path == COMPLETIONS and ("echo" in body or _is_several(body["prompt"])):
+        return False
+    return path in (COMPLETIONS, CHAT) and not _OF_HTTP_ALONE & body.keys()
+
+
+def _is_several(prompt: str | list[Any]) -> bool:
+    return isinstance(prompt, list) and not isinstance(prompt[0], int)
 
 
 def generate_request(body: Mapping[str, Any], request_id: str) -> inference_pb2.GenerateRequest:
@@ -42,7 +48,10 @@ def chat_request(body: Mapping[str, Any], request_id: str) -> inference_pb2.Chat
     """Return the message of a body for /v1/chat/completions."""
     message = inference_pb2.ChatRequest(model=body["model"], request_id=request_id)
     for turn in body["messages"]:
-        new, content = message.messages.add(role=turn["role"]), turn["content"]
+        content = turn["content"]
+        new = message.messages.add(**{name: turn[name] for name in ("role", "reasoning", "tool_call_id") if name in turn})
+        for call in turn.get("tool_calls", ()):
+            new.tool_calls.add(id=call["id"], name=call["function"]["name"], arguments_json=call["function"]["arguments"])
         if isinstance(content, str):
             new.content = content
             continue
@@ -56,15 +65,24 @@ def chat_request(body: Mapping[str, Any], request_id: str) -> inference_pb2.Chat
         message.sampling_params.logprobs = body["top_logprobs"]
     for tool in body.get("tools", ()):
         function = tool["function"]
-        message.tools.add(name=function["name"], parameters_json=json.dumps(function["parameters"]))
-    choice = body.get("tool_choice")
-    if isinstance(choice, dict):
-        message.tool_choice.function = choice["function"]["name"]
-    elif choice:
-        message.tool_choice.mode = inference_pb2.ToolChoiceMode.Value(f"TOOL_CHOICE_MODE_{choice.upper()}")
-    if "parallel_tool_calls" in body:
-        message.parallel_tool_calls = body["parallel_tool_calls"]
+        parameters, strict = json.dumps(function["parameters"]), function.get("strict", False)
+        message.tools.add(name=function["name"], parameters_json=parameters, strict=strict)
+    if "tool_choice" in body:
+        _fill_choice(message.tool_choice, body["tool_choice"])
+    for name in body.keys() & {"parallel_tool_calls", *_MANNER}:
+        setattr(message, name, body[name])
     return message
+
+
+def _fill_choice(message: inference_pb2.ToolChoice, choice: Any) -> None:
+    mode = choice
+    if isinstance(choice, dict) and choice["type"] == "function":
+        message.function = choice["function"]["name"]
+        return
+    if isinstance(choice, dict):
+        mode = choice["allowed_tools"]["mode"]
+        message.allowed_functions.extend(each["function"]["name"] for each in choice["allowed_tools"]["tools"])
+    message.mode = inference_pb2.ToolChoiceMode.Value(f"TOOL_CHOICE_MODE_{mode.upper()}")
 
 
 def _fill_parameters(message: inference_pb2.GenerateRequest | inference_pb2.ChatRequest, body: Mapping[str, Any]) -> None:
@@ -84,7 +102,7 @@ def _fill_parameters(message: inference_pb2.GenerateRequest | inference_pb2.Chat
         params.extra_args.update(body["vllm_xargs"])
     if "structured_outputs" in body:
         _fill_constraint(params.structured_outputs, dict(body["structured_outputs"]))
-    for name in body.keys() & {"n", "truncate_prompt_tokens", "truncation_side"}:
+    for name in body.keys() & {"n", "truncate_prompt_tokens", "truncation_side", "cache_salt"}:
         setattr(message, name, body[name])
 
 

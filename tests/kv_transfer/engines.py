@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import grpc
@@ -24,10 +25,12 @@ BLOCK = 16
 class Engine:
     """An engine core and its worker."""
 
-    def __init__(self, directory: Path, model: Path, role: str, *, device: str = "cpu", **settings) -> None:
+    def __init__(
+        self, directory: Path, model: Path, role: str, *, worker: Mapping[str, Any] = MappingProxyType({}), **settings
+    ) -> None:
         directory.mkdir()
         self._worker_settings = WorkerSettings(
-            listen=f"unix:{directory}/worker", device=device, threads=1, kv_cache_memory_gib=0.01 if device == "cpu" else None
+            **{"listen": f"unix:{directory}/worker", "device": "cpu", "threads": 1, "kv_cache_memory_gib": 0.01} | worker
         )
         self._settings = EngineCoreSettings(
             listen=f"unix:{directory}/engine",
@@ -57,6 +60,10 @@ class Engine:
         end.set()
         with contextlib.suppress(Exception):
             await asyncio.wait_for(task, WAIT_S)
+
+    async def until_ended(self) -> None:
+        """Wait until the engine core ends by itself; raise its error."""
+        await asyncio.wait_for(self._running["engine"][1], WAIT_S)
 
     async def client(self) -> Client:
         channel = open_channel(self._settings.listen)

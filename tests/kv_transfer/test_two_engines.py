@@ -3,7 +3,9 @@
 import pytest
 
 from tests.e2e.tiny_model import save_tiny_model
-from tests.kv_transfer.engines import BLOCK, decode, num_fetched, pair, params, prefill
+from tests.kv_transfer.engines import BLOCK, Engine, decode, num_fetched, pair, params, prefill
+from tests.worker_svc.families.tiny_models import save_family
+from tetrad.services.errors import Unsupported
 from tetrad.v1 import types_pb2
 
 PROMPT = [(7 * number) % 250 for number in range(6 * BLOCK + 5)]
@@ -130,3 +132,86 @@ async def test_only_allowed_addresses_are_read(tmp_path, model):
         while not second.rejected:
             await second.read()
         assert "kv-peers allows unix:/elsewhere/*, 10.0.0.?:50053" in second.rejected["r1"].message
+
+
+@pytest.mark.parametrize(
+    ("worker", "settings"),
+    [
+        ({"cpu_kernels": "torch"}, {}),
+        ({"kv_cache_dtype": "int8"}, {}),
+        ({"kv_cache_dtype": "float16"}, {"block_size": 32}),
+        ({"device": "sim"}, {}),
+    ],
+    ids=["torch", "int8", "float16", "sim"],
+)
+async def test_every_layout_of_blocks_is_moved(tmp_path, model, worker, settings):
+    async with pair(tmp_path, model, worker=worker, **settings) as (producer, consumer):
+        first, second = await producer.client(), await consumer.client()
+        source = await prefill(first, 1, PROMPT)
+        sampled = {"temperature": 0.7, "seed": 5}  # the simulated device's tokens depend on the seed alone
+        tokens = await decode(second, 1, PROMPT, source, **sampled)
+        assert num_fetched(second, 1) == source.remote_num_tokens > 0
+        assert tokens == await decode(first, 2, PROMPT, **sampled)
+
+
+async def test_latent_vectors_are_moved(tmp_path):
+    save_family(tmp_path / "model", "deepseek_v3")
+    async with pair(tmp_path, tmp_path / "model") as (producer, consumer):
+        prompt = [token % 90 for token in PROMPT[:60]]
+        first, second = await producer.client(), await consumer.client()
+        source = await prefill(first, 1, prompt)
+        tokens = await decode(second, 1, prompt, source)
+        assert num_fetched(second, 1) == 3 * BLOCK
+        assert tokens == await decode(first, 2, prompt)
+
+
+async def test_workers_of_other_models_exchange_nothing(tmp_path, model):
+    (tmp_path / "other").mkdir()
+    other = save_tiny_model(tmp_path / "other", rope_theta=20000.0)
+    async with pair(tmp_path, model) as (producer, consumer):
+        stranger = Engine(tmp_path / "stranger", other, "consumer")
+        stranger.start_worker()
+        stranger.start_engine()
+        first, second = await producer.client(), await stranger.client()
+        source = await prefill(first, 1, PROMPT)
+        tokens = await decode(second, 1, PROMPT, source)
+        assert num_fetched(second, 1) == 0
+        assert tokens == await decode(second, 2, PROMPT)
+        await stranger.close()
+        await consumer.client()
+
+
+async def test_the_sequences_of_a_call_compute_the_prompt_if_their_transfer_fails(tmp_path, model):
+    async with pair(tmp_path, model) as (producer, consumer):
+        first, second = await producer.client(), await consumer.client()
+        wanted = await decode(first, 2, PROMPT)
+        source = await prefill(first, 1, PROMPT)
+        await producer.stop("worker")
+        for handle in (1, 2, 3):
+            second.add(handle, PROMPT, sampling_params=params(), kv_transfer=source, call_number=9)
+        await second.until_finished(1, 2, 3)
+        assert [second.tokens[handle] for handle in (1, 2, 3)] == [wanted] * 3
+
+
+async def test_aborted_requests_leave_no_blocks_behind(tmp_path, model):
+    async with pair(tmp_path, model, kv_lease_s=3600) as (producer, consumer):
+        first, second = await producer.client(), await consumer.client()
+        for number in range(8):
+            source = await prefill(first, number, [number, *PROMPT])
+            for handle in range(2):
+                name = f"{number}.{handle}"
+                second.add(10 * number + handle, [number, *PROMPT], request_id=name, kv_transfer=source, call_number=1 + number)
+            second.abort(f"{number}.{number % 2}")
+            await second.until_finished(10 * number + 1 - number % 2)
+        await producer.until_all_blocks_are_free()
+        await consumer.until_all_blocks_are_free()
+
+
+async def test_a_model_with_sliding_windows_cannot_move_blocks(tmp_path):
+    save_family(tmp_path / "model", "gemma3")
+    engine = Engine(tmp_path / "engine", tmp_path / "model", "producer")
+    engine.start_worker()
+    engine.start_engine()
+    with pytest.raises(Unsupported, match="kv-role needs a model whose layers all keep the keys and values of every token"):
+        await engine.until_ended()
+    await engine.close()

@@ -20,18 +20,15 @@ class HostBlockContents:
     """
 
     def __init__(self, layers: Sequence[torch.Tensor]) -> None:
-        self._layers = layers
+        self._layers = [layer.numpy() for layer in layers]
         self.block_bytes = len(layers) * layers[0].shape[1]
 
     def read(self, blocks: Ints) -> bytes:
         """Return the content of these blocks, [n, layers, bytes] row-major."""
-        ids = torch.from_numpy(np.ascontiguousarray(blocks, np.int64))
-        return torch.stack([layer.index_select(0, ids) for layer in self._layers], dim=1).numpy().tobytes()
+        return np.stack([layer[blocks] for layer in self._layers], axis=1).tobytes()
 
     def write(self, blocks: Ints, content: bytes) -> None:
         """Overwrite these blocks. Raises ValueError if the content has another size."""
-        ids = torch.from_numpy(np.ascontiguousarray(blocks, np.int64))
         values = np.frombuffer(content, np.uint8).reshape(len(blocks), len(self._layers), -1)
-        rows = torch.from_numpy(values.copy())
         for number, layer in enumerate(self._layers):
-            layer.index_copy_(0, ids, rows[:, number])
+            layer[blocks] = values[:, number]

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from tetrad.frontend.api.http.documentation.routes import documented
 from tetrad.frontend.api.http.documentation.schemas import Schema, field, obj
-from tetrad.frontend.api.http.requests.models import llm_of, models_of
+from tetrad.frontend.api.http.requests.models import models_of, named_llm
 from tetrad.frontend.api.http.schemas.errors import error_body, error_response
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
 from tetrad.frontend.config import FrontendSettings
@@ -203,7 +203,7 @@ async def server_info(
     model: Annotated[str, Query(description="Name of a model, where several are served. Empty: the first.")] = "",
 ) -> Response:
     """Return facts about a model, its engine cores, its tokenizer and the limits. Contains no keys and no addresses."""
-    llm = llm_of(request, model)
+    llm = named_llm(request, model)
     settings = request.app.state.settings
     tokenizer = llm.tokenizer_info
     info = {
