@@ -102,7 +102,9 @@ class GivenStream:
         wanted = self.new if self._chunk.usage is None else self.new | earlier.keys()
         choices = {choice.index: choice for choice in self._chunk.choices}
         for choice in choices.values():
-            if isinstance(choice.stop_reason, str) and choice.stop_reason not in params.stops:
+            # Repetition detection gives a reason that is no stop string.
+            has_stop = choice.finish_reason == "stop" and isinstance(choice.stop_reason, str)
+            if has_stop and choice.stop_reason not in params.stops:
                 text = f"The stop string {choice.stop_reason[:64]!r} ended a choice: send the request with its `stop`."
                 raise InvalidRequest(text, field=_CHUNK)
         indexes = sorted(wanted)
