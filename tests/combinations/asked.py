@@ -1,13 +1,15 @@
-"""The requests of a walk, and their answers in a form that may be compared: without times, ids and last digits of values."""
+"""The requests of a walk, with their answers in a form that may be compared."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import grpc
 import httpx
-import pytest
 
+from tests.combinations import grpc_bodies
+from tests.combinations.compared import compared_body, merged_stream, without_names
 from tetrad import BeamSearchParams, LoRARequest, SamplingParams
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.beam_search import beam_search
@@ -16,16 +18,16 @@ from tetrad.frontend.request.pooling import PoolingParams
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.request.sampling_params import RequestOutputKind
 from tetrad.services.errors import TetradError
-
-TOLERANCE = 2e-3
+from tetrad.v1 import inference_pb2_grpc
 
 
 @dataclass(frozen=True)
 class Client:
-    """What takes requests: a frontend, and its HTTP app."""
+    """What takes requests: a frontend, its HTTP app and its gRPC API."""
 
     llm: AsyncLLM
     http: httpx.AsyncClient
+    grpc: inference_pb2_grpc.InferenceServiceStub
 
 
 class Asked(Protocol):
@@ -136,16 +138,28 @@ class BodyCall:
     is_stream: bool
 
     async def answer(self, client: Client, request_id: str, kind: RequestOutputKind | None = None) -> Any:
-        """Return the answer; a `kind` allows streams."""
+        """Return the answer; a `kind` allows streams, CUMULATIVE sends the same over gRPC."""
+        if kind == RequestOutputKind.CUMULATIVE and grpc_bodies.takes(self.path, self.body):
+            return await self._answer_over_grpc(client, request_id)
         body = dict(self.body) | {"request_id": request_id}
         if kind is None or not self.is_stream or {"best_of", "prompt_logprobs"} & body.keys():
             answer = await client.http.post(self.path, json=body)
-            return _compared_body(answer.json(), request_id)
+            return compared_body(answer.json(), request_id)
         body |= {"stream": True, "stream_options": {"include_usage": True}}
         async with client.http.stream("POST", self.path, json=body) as answer:
             if answer.status_code != 200:
-                return _compared_body(json.loads(await answer.aread()), request_id)
-            return _compared_body(await _merged_stream(answer.aiter_lines()), request_id)
+                return compared_body(json.loads(await answer.aread()), request_id)
+            return compared_body(await merged_stream(answer.aiter_lines()), request_id)
+
+    async def _answer_over_grpc(self, client: Client, request_id: str) -> Any:
+        if self.path == grpc_bodies.COMPLETIONS:
+            answers = client.grpc.Generate(grpc_bodies.generate_request(self.body, request_id))
+        else:
+            answers = client.grpc.Chat(grpc_bodies.chat_request(self.body, request_id))
+        try:
+            return compared_body(grpc_bodies.body_of([message async for message in answers]), request_id)
+        except grpc.aio.AioRpcError as error:
+            return str(error.details()).replace(request_id, "ID")
 
 
 @dataclass(frozen=True)
@@ -158,118 +172,13 @@ class TurnCall:
     async def answer(self, client: Client, request_id: str, kind: RequestOutputKind | None = None) -> Any:
         """Return the answer; with DELTA that of a stream, if its last event has all of it."""
         if kind != RequestOutputKind.DELTA or self.path != "/v1/responses":
-            return _without_names((await client.http.post(self.path, json=self.body)).json())
+            return without_names((await client.http.post(self.path, json=self.body)).json())
         async with client.http.stream("POST", self.path, json=dict(self.body) | {"stream": True}) as answer:
             if answer.status_code != 200:
-                return _without_names(json.loads(await answer.aread()))
+                return without_names(json.loads(await answer.aread()))
             lines = [line async for line in answer.aiter_lines() if line.startswith("data: {")]
-        return _without_names(json.loads(lines[-1].removeprefix("data: "))["response"])
-
-
-_NAMES = {"id", "call_id", "request_id", "created_at", "completed_at", "cached_tokens", "signature"}
-
-
-def _without_names(value: Any) -> Any:
-    """Return an answer without what differs whenever it is given, and without usage, which tells what was cached."""
-    if isinstance(value, list):
-        return [_without_names(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    if value.get("error"):
-        return value["error"].get("message")
-    return {name: _without_names(each) for name, each in value.items() if name not in _NAMES and name != "usage"}
-
-
-async def _merged_stream(lines: AsyncIterator[str]) -> dict[str, Any]:
-    merged: dict[str, Any] = {"choices": {}}
-    async for line in lines:
-        if not line.startswith("data: ") or line == "data: [DONE]":
-            continue
-        chunk = json.loads(line.removeprefix("data: "))
-        if "error" in chunk:
-            return chunk
-        if chunk.get("usage"):
-            merged["usage"] = chunk["usage"]
-        for name in ("prompt_token_ids", "prompt_logprobs"):
-            if chunk.get(name):
-                merged[name] = chunk[name]
-        for choice in chunk["choices"]:
-            _merge(merged["choices"].setdefault(choice["index"], {}), choice)
-    merged["choices"] = [choice for _, choice in sorted(merged["choices"].items())]
-    return merged
-
-
-def _merge(known: dict[str, Any], new: dict[str, Any]) -> None:
-    for name, value in new.items():
-        if value is None or name in ("index", "role", "type", "id"):
-            known[name] = value if known.get(name) is None else known[name]
-        elif isinstance(value, dict):
-            known[name] = known.get(name) or {}
-            _merge(known[name], value)
-        elif name == "tool_calls":
-            calls = known.setdefault(name, {})
-            for call in value:
-                _merge(calls.setdefault(call["index"], {}), call)
-        elif isinstance(value, str) and name not in ("finish_reason", "stop_reason"):
-            known[name] = (known.get(name) or "") + value
-        elif isinstance(value, list) and name != "prompt_token_ids":
-            known[name] = (known.get(name) or []) + value
-        else:
-            known[name] = value
-
-
-def _compared_body(body: dict[str, Any], request_id: str) -> Any:
-    if "error" in body:
-        # A stream that has begun has the status 200.
-        return body["error"]["message"].replace(request_id, "ID")
-    choices = []
-    for choice in body["choices"]:
-        message = choice.pop("message", None) or choice.pop("delta", None) or {}
-        calls = message.get("tool_calls") or []
-        calls = [calls[place] for place in sorted(calls)] if isinstance(calls, dict) else calls
-        logprobs = choice.get("logprobs") or None
-        if logprobs and not any(logprobs.values()):
-            logprobs = None
-        choices.append(
-            {
-                "index": choice["index"],
-                "text": choice.get("text") or None,
-                "content": message.get("content") or None,
-                "reasoning": message.get("reasoning") or message.get("reasoning_content") or None,
-                "calls": [(call["function"]["name"], call["function"].get("arguments") or "") for call in calls],
-                "token_ids": choice.get("token_ids") or None,
-                "finish_reason": choice["finish_reason"],
-                "stop_reason": choice.get("stop_reason"),
-                "logprobs": logprobs,
-            }
-        )
-    usage = dict(body["usage"])
-    details = usage.pop("completion_tokens_details", None) or {}
-    usage.pop("prompt_tokens_details", None)
-    usage["reasoning_tokens"] = details.get("reasoning_tokens") or 0
-    return {"choices": choices, "usage": usage}
+        return without_names(json.loads(lines[-1].removeprefix("data: "))["response"])
 
 
 def _positions(place: Any) -> Any:
     return place and {token_id: (each.logprob, each.decoded_token) for token_id, each in place.items()}
-
-
-def difference(found: Any, expected: Any, path: str = "") -> str:
-    """Return where two answers differ, and how; empty if only in the last digits of values."""
-    if isinstance(found, float) and isinstance(expected, float):
-        return "" if found == pytest.approx(expected, abs=TOLERANCE, rel=TOLERANCE) else f"{path}: {found} != {expected}"
-    if isinstance(found, dict) and isinstance(expected, dict) and found.keys() == expected.keys():
-        return next(filter(None, (difference(found[key], expected[key], f"{path}.{key}") for key in expected)), "")
-    if isinstance(found, list | tuple) and isinstance(expected, list | tuple) and len(found) == len(expected):
-        pairs = enumerate(zip(found, expected, strict=True))
-        return next(filter(None, (difference(*pair, f"{path}[{place}]") for place, pair in pairs)), "")
-    return "" if found == expected else f"{path}: {found!r} != {expected!r}"
-
-
-def started(found: Any, expected: Any) -> tuple[Any, Any]:
-    """Return the comparable parts of the answer to an aborted request and of the whole answer: the tokens that both have."""
-    if not isinstance(found, dict) or not isinstance(expected, dict) or "outputs" not in found:
-        return None, None  # an error, or an answer without ids
-    known = {each["index"]: each["token_ids"] for each in expected["outputs"]}
-    tokens = {each["index"]: each["token_ids"] for each in found["outputs"]}
-    return tokens, {index: known[index][: len(ids)] for index, ids in tokens.items()}

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
+from tests.combinations.stack import Sizes
 from tests.e2e.test_prompt_adapters import save_prompt_adapter
 from tests.e2e.tiny_model import save_tiny_model, save_tokenizer
 from tests.eagle3_files import save_eagle3
@@ -32,6 +33,9 @@ _LOOKUPS = (
     {"method": "suffix"},
     {"method": "suffix", "suffix_decoding_max_cached_requests": 20},
 )
+# A model that pools has one rank.
+_PREFILL_SIZES = (Sizes(2, prefill_cores=1), Sizes(3, prefill_cores=1), Sizes(3, prefill_cores=2))
+_SIZES = (Sizes(2, tokenizers=2), Sizes(shards=2), Sizes(stages=2), Sizes(2, stages=2))
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class Checkpoint:
         num_groups: of layers with KV blocks of their own.
         kv_cache_dtypes: types of keys and values that it can have.
         engine: settings of the engine core that it needs.
+        sizes: numbers of services that can serve it, beside one of each.
     """
 
     directory: Path
@@ -58,6 +63,7 @@ class Checkpoint:
     num_groups: int = 1
     kv_cache_dtypes: tuple[str, ...] = ("float32",)
     engine: Mapping[str, Any] = field(default_factory=dict)
+    sizes: tuple[Sizes, ...] = _SIZES
 
 
 def _llama(directory: Path) -> Checkpoint:
@@ -71,13 +77,20 @@ def _llama(directory: Path) -> Checkpoint:
     save_lora(directory / "1", reference, "q_proj|up_proj|lm_head", seed=1)
     save_lora(directory / "2", reference, "k_proj|o_proj|down_proj", rank=4, seed=2)
     save_prompt_adapter(directory / "3", 64, seed=3, rows=5)
-    return Checkpoint(directory, _adapters(directory, 3), (*_LOOKUPS, *configs), kv_cache_dtypes=_NATIVE_TYPES)
+    return Checkpoint(
+        directory,
+        _adapters(directory, 3),
+        (*_LOOKUPS, *configs),
+        kv_cache_dtypes=_NATIVE_TYPES,
+        sizes=(*_SIZES, *_PREFILL_SIZES),
+    )
 
 
 def _embedding(directory: Path) -> Checkpoint:
     """Generates and embeds."""
     llama = _llama(directory)
-    return replace(llama, speculative_configs=_LOOKUPS, embeds=True, engine={"runner": "generate", "convert": "embed"})
+    engine = {"runner": "generate", "convert": "embed"}
+    return replace(llama, speculative_configs=_LOOKUPS, embeds=True, engine=engine, sizes=_SIZES[:1])
 
 
 def _windows(directory: Path) -> Checkpoint:
@@ -116,7 +129,8 @@ def _vision(kind: str) -> Callable[[Path], Checkpoint]:
     def save(directory: Path) -> Checkpoint:
         reference = save_vision_model(directory, kind)
         save_lora(directory / "1", reference, r".*(language|text)_model.*(q_proj|up_proj)", seed=1)
-        return Checkpoint(directory, _adapters(directory, 1), _LOOKUPS, reads_images=True, num_groups=6)
+        sizes = _SIZES if kind == "qwen3_5" else (*_SIZES, *_PREFILL_SIZES)  # its states are not moved
+        return Checkpoint(directory, _adapters(directory, 1), _LOOKUPS, reads_images=True, num_groups=6, sizes=sizes)
 
     return save
 

@@ -1,6 +1,5 @@
 """Draws random requests: library calls, HTTP bodies, beam searches, poolings. A seed always gives the same ones."""
 
-import base64
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -9,8 +8,9 @@ from typing import Any
 import torch
 
 from tests.combinations.asked import Asked, BeamCall, BodyCall, LibraryCall, PoolingCall, TurnCall
+from tests.combinations.chats import SCHEMA, Conversations
 from tests.combinations.checkpoints import Checkpoint
-from tests.pictures import picture
+from tests.combinations.dialogues import DialogueCall
 from tests.toy_tokenizer import EOS_IDS
 from tetrad import BeamSearchParams, LoRARequest, SamplingParams
 from tetrad.frontend.request.pooling import PoolingParams
@@ -21,26 +21,11 @@ MAX_TOKENS = 24
 LONGEST_PROMPT = 70
 MOST_IDS = 200
 NUM_IDS = 268
-_SCHEMA = {
-    "type": "object",
-    "properties": {"name": {"enum": ["Tom", "Kit"]}, "tags": {"type": "array", "items": {"type": "boolean"}, "maxItems": 2}},
-    "required": ["name"],
-    "additionalProperties": False,
-}
-_CALL = {"name": "look", "parameters": _SCHEMA}
-_TAG = {
-    "type": "structural_tag",
-    "format": {
-        "type": "triggered_tags",
-        "triggers": ["<f"],
-        "tags": [{"begin": "<f>", "content": {"type": "json_schema", "json_schema": _SCHEMA}, "end": "</f>"}],
-    },
-}
 CONSTRAINTS: Sequence[Mapping[str, Any]] = (
     {"choice": ["a", "bc", "bcd", "ü"]},
     {"regex": "([a-c]{1,4}-[0-3]{2};){2,5}"},
     {"json_object": True},
-    {"json": _SCHEMA},
+    {"json": SCHEMA},
     {"grammar": 'start: "x" | "y" start'},
     {"regex": "(ab)*", "start_after_token_ids": [37]},
 )
@@ -106,16 +91,18 @@ class Drawing:
     """
 
     def __init__(self, rng: random.Random, checkpoint: Checkpoint, *, reasons: bool) -> None:
-        self._rng, self._checkpoint, self._reasons = rng, checkpoint, reasons
+        self.checkpoint = checkpoint
+        self._rng, self._reasons = rng, reasons
         # What several prompts begin with, for the prefix cache.
         self._prefixes = [self._new_ids(rng.randint(1, LONGEST_PROMPT - 20)) for _ in range(4)]
         self._prompts: list[list[int]] = []
+        self._conversations = Conversations(rng, self._text_prompt, reads_images=checkpoint.reads_images)
 
     def request(self) -> Asked:
         """Return another request."""
         kinds: list[Callable[[], Asked]] = [*[self._library] * 8, *[self._completion] * 3, *[self._chat] * 3]
-        kinds += [*[self._turn] * 2, self._beams]
-        if self._checkpoint.embeds:
+        kinds += [*[self._turn] * 2, self._beams, self._dialogue]
+        if self.checkpoint.embeds:
             kinds.append(self._pooling)
         return self._rng.choice(kinds)()
 
@@ -157,6 +144,8 @@ class Drawing:
         if len({type(prompt) for prompt in prompts}) > 1:
             prompts = prompts[:1]
         body["prompt"] = prompts if len(prompts) > 1 else prompts[0]
+        if rng.random() < 0.1:
+            body["cache_salt"] = rng.choice(["one", "two"])
         return BodyCall("/v1/completions", _without_pairs(body), is_stream=rng.random() < 0.5)
 
     def _chat(self) -> Asked:
@@ -164,43 +153,42 @@ class Drawing:
         body = self._fields({name: draw for name, draw in _FIELDS.items() if name != "logprobs"})
         if rng.random() < 0.4:
             body |= {"logprobs": True, "top_logprobs": rng.choice([0, 2, 20])}
-        messages = [{"role": "user", "content": self._content()}]
-        if rng.random() < 0.3:
-            messages = [{"role": "system", "content": "abc " * 6}, *messages]
+        messages = self._conversations.messages()
         body |= {"model": self._model_name(), "messages": messages, "return_token_ids": True}
-        if rng.random() < 0.4:
-            body["tools"] = [{"type": "function", "function": _CALL | {"name": name}} for name in ("look", "find")]
-            named = {"type": "function", "function": {"name": "look"}}
-            body["tool_choice"] = rng.choice(["auto", "none", "required", named])
-            if body["tool_choice"] not in ("auto", "none"):
-                body.pop("structured_outputs", None)
-            body["parallel_tool_calls"] = rng.random() < 0.5
-        elif "structured_outputs" not in body and rng.random() < 0.4:
-            schema = {"type": "json_schema", "json_schema": {"name": "answer", "schema": _SCHEMA, "strict": True}}
-            body["response_format"] = rng.choice([schema, {"type": "json_object"}, _TAG])
+        body |= self._conversations.fields(is_constrained="structured_outputs" in body) | self._conversations.manner(messages)
         return BodyCall("/v1/chat/completions", _without_pairs(body), is_stream=rng.random() < 0.5)
 
+    def _dialogue(self) -> Asked:
+        turns = [self._response() | {"store": True} for _ in range(self._rng.randint(1, 3))]
+        return DialogueCall(turns, leaves_after=self._rng.choice([0, 1, 4, 9]))
+
     def _turn(self) -> Asked:
+        return self._message() if self._rng.random() < 0.4 else TurnCall("/v1/responses", self._response())
+
+    def _message(self) -> Asked:
         rng = self._rng
         text, limit = self._text_prompt(), rng.randint(1, MAX_TOKENS)
-        if rng.random() < 0.4:
-            messages = [{"role": "user", "content": text}]
-            body = {"model": self._model_name(), "messages": messages, "max_tokens": limit, "temperature": 0}
-            if rng.random() < 0.5:
-                body["stop_sequences"] = rng.choice([["a"], ["e", "s"]])
-            if rng.random() < 0.5:
-                body["tools"] = [{"name": "look", "input_schema": _SCHEMA}]
-                body["tool_choice"] = {"type": rng.choice(["auto", "any"])}
-            return TurnCall("/v1/messages", body)
+        messages = [{"role": "user", "content": text}]
+        body = {"model": self._model_name(), "messages": messages, "max_tokens": limit, "temperature": 0}
+        if rng.random() < 0.5:
+            body["stop_sequences"] = rng.choice([["a"], ["e", "s"]])
+        if rng.random() < 0.5:
+            body["tools"] = [{"name": "look", "input_schema": SCHEMA}]
+            body["tool_choice"] = {"type": rng.choice(["auto", "any"])}
+        return TurnCall("/v1/messages", body)
+
+    def _response(self) -> dict[str, Any]:
+        rng = self._rng
+        text, limit = self._text_prompt(), rng.randint(1, MAX_TOKENS)
         body = {"model": self._model_name(), "input": text, "max_output_tokens": limit, "temperature": 0, "store": False}
         if rng.random() < 0.3:
             body |= {"include": ["message.output_text.logprobs"], "top_logprobs": rng.randint(0, 5)}
         if rng.random() < 0.3:
-            body["tools"] = [{"type": "function", "name": "look", "parameters": _SCHEMA}]
+            body["tools"] = [{"type": "function", "name": "look", "parameters": SCHEMA}]
             body["tool_choice"] = rng.choice(["auto", "required"])
         elif rng.random() < 0.4:
-            body["text"] = {"format": {"type": "json_schema", "name": "answer", "schema": _SCHEMA, "strict": True}}
-        return TurnCall("/v1/responses", body)
+            body["text"] = {"format": {"type": "json_schema", "name": "answer", "schema": SCHEMA, "strict": True}}
+        return body
 
     def _beams(self) -> Asked:
         rng = self._rng
@@ -245,25 +233,13 @@ class Drawing:
         return "".join(rng.choice("abc de{}<\nüß漢") for _ in range(rng.randint(1, 25)))
 
     def _embeds_prompt(self) -> Any:
-        size = self._checkpoint.hidden_size
+        size = self.checkpoint.hidden_size
         generator = torch.Generator().manual_seed(self._rng.randrange(3))
         rows = torch.randn((40, size), generator=generator) * 0.2
         return {"prompt_embeds": rows[: self._rng.randint(1, 40)]}
 
-    def _content(self) -> Any:
-        rng = self._rng
-        text = self._text_prompt()
-        if not self._checkpoint.reads_images or rng.random() < 0.3:
-            return text
-        parts: list[dict[str, Any]] = [{"type": "text", "text": text}]
-        for _ in range(rng.randint(1, 2)):
-            width, height, seed = rng.choice([(60, 40, 1), (100, 50, 2), (40, 90, 3)])
-            data = base64.b64encode(picture(width, height, seed)).decode()
-            parts.insert(rng.randint(0, 1), {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}})
-        return parts
-
     def _adapter(self) -> LoRARequest | None:
-        return self._rng.choice([None, None, *self._checkpoint.adapters])
+        return self._rng.choice([None, None, *self.checkpoint.adapters])
 
     def _model_name(self) -> str:
         adapter = self._adapter()
@@ -271,9 +247,12 @@ class Drawing:
 
 
 def _without_pairs(body: dict[str, Any]) -> dict[str, Any]:
-    """Return a body without fields that others exclude, and with the names that bodies have."""
+    """Return a body without fields that others exclude, and with the names and the constraints that bodies have."""
     if "extra_args" in body:
         body["vllm_xargs"] = body.pop("extra_args")
+    if "structured_outputs" in body:
+        known = body["structured_outputs"]
+        body["structured_outputs"] = {name: value for name, value in known.items() if name != "start_after_token_ids"}
     if "best_of" in body:
         body["best_of"] = max(body["best_of"], body.get("n", 1))
     return body

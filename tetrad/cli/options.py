@@ -34,6 +34,8 @@ _HELP = {
     "tensor-parallel-size workers. At most the number of the model's layers.",
     "data_parallel_size": "Number of engine cores, each with a worker that holds all weights. Requests go to them by "
     "load and known prefixes; the cores of the machine are divided among the workers.",
+    "num_prefill_engines": "Number of further engine cores, each with a worker, that compute prompts. Those of "
+    "data-parallel-size read the KV blocks from them and generate (docs/disaggregation.md). 0: the same engine core does both.",
     "tokenizer_pool_size": "Number of tokenizer services; if one fails, another serves its requests. Unset: 2 for a server, "
     "1 for a program that uses the library.",
     "otlp_traces_endpoint": "OpenTelemetry collector that receives the spans of all services: http://host:4317. Unset: none.",

@@ -18,6 +18,7 @@ import torch
 from tetrad.services.errors import FailedPrecondition
 from tetrad.worker_svc.core.device import KvGroup
 from tetrad.worker_svc.core.plan import Ints, SchedulerOutput
+from tetrad.worker_svc.kv_cache.block_contents import HostBlockContents
 from tetrad.worker_svc.kv_cache.layer_groups import LayerGroup
 from tetrad.worker_svc.kv_cache.swap_pool import SwapPool
 
@@ -155,6 +156,12 @@ class KvCache:
     def size_bytes(self) -> int:
         """The size of all blocks in bytes."""
         return self.num_blocks * self.spec.block_size_bytes(self.block_size)
+
+    @property
+    def contents(self) -> HostBlockContents | None:
+        """The content of the blocks for other workers; None: they are in a device's memory, or layers have states."""
+        is_in_host = self._device.type == "cpu"
+        return HostBlockContents(self._bytes) if is_in_host and not self.spec.state_size else None
 
     def move(self, plan: SchedulerOutput) -> None:
         """Copy blocks between tiers as a plan says, before its step; blocks are swapped out first, as the contract requires."""

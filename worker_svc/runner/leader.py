@@ -101,13 +101,12 @@ class LedModel:
         num_readers: number of ranks, the first ones, whose layers read given rows.
     """
 
-    embedding_size = 0
-
     def __init__(
         self, model: Model[M], ranks: RankChannels, taps: StageTaps, loras: LedLoras | None = None, num_readers: int = 1
     ) -> None:
         self._model, self._ranks, self._taps, self._loras, self._num_readers = model, ranks, taps, loras, num_readers
         self.config, self.kv_cache_spec = model.config, model.kv_cache_spec
+        self.embedding_size = model.config.embedding_size
         self.attention = LedPages(model.attention)
 
     def forward(

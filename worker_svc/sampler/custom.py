@@ -18,10 +18,13 @@ from tetrad.worker_svc.core.logits_processor import RequestLogitsProcessor, Requ
 from tetrad.worker_svc.core.plan import Ints, NewRequest
 from tetrad.worker_svc.core.request_table import refuse_extra_args
 from tetrad.worker_svc.sampler.custom_classes import NamedProcessor
+from tetrad.worker_svc.sampler.failures import failure
 from tetrad.worker_svc.sampler.processors import MASKED
 
 RowErrors = Sequence[tuple[int, TetradError]]
 """Rows of a step with their errors."""
+_NO_PROCESSOR = ""
+"""In place of a class: the logits before the first one."""
 
 
 class RequestFunction(NamedTuple):
@@ -157,10 +160,12 @@ def apply_functions(
         token_ids: the tokens of prompt and output.
         logits: the row's logits.
         errors: receives the error.
-        check: called with the name of each class and the largest logit that it left; may raise the error of the row.
+        check: called with the largest logit before the functions, and with the name of each class and the largest logit that it
+            left; may raise the error of the row.
     """
     prompt, output = token_ids[: found.num_prompt_tokens], token_ids[found.num_prompt_tokens :]
     try:
+        check(_NO_PROCESSOR, logits.amax())
         for each in found.functions:
             check(each.name, each.apply(prompt, output, logits))
     except TetradError as error:
@@ -169,7 +174,12 @@ def apply_functions(
 
 
 def check_largest(name: str, largest: float) -> None:
-    """Raise the error of a processor that has left this largest logit, if it is not finite."""
+    """Raise the error of a processor that has left this largest logit, if it is not finite.
+
+    Without a name, no processor has been applied: the request's other parameters, or the model, are the reason.
+    """
+    if name == _NO_PROCESSOR and not math.isfinite(largest):
+        raise failure(largest)
     if largest == MASKED:
         raise InvalidRequest(
             f"Nothing is left to sample: logits processor {name} excludes every token that the request's parameters allow."

@@ -11,7 +11,7 @@ from tetrad.worker_svc.sampler.processors import MASKED
 
 def failures(largest: Floats) -> Sequence[tuple[int, TetradError]]:
     """Return the rows whose largest logit is not finite, and their errors."""
-    return [(row, _failure(float(largest[row]))) for row in np.flatnonzero(~np.isfinite(largest)).tolist()]
+    return [(row, failure(float(largest[row]))) for row in np.flatnonzero(~np.isfinite(largest)).tolist()]
 
 
 def with_errors(
@@ -21,7 +21,8 @@ def with_errors(
     return sorted({**dict(found), **dict(errors)}.items(), key=lambda each: each[0]) if errors else found
 
 
-def _failure(largest: float) -> TetradError:
+def failure(largest: float) -> TetradError:
+    """Return the error of a row whose largest logit is this one, which is not finite."""
     if largest == MASKED:
         return InvalidRequest(
             "Nothing is left to sample: every token is excluded by the request's parameters (allowed_token_ids, bad_words, "

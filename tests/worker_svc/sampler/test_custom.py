@@ -116,6 +116,22 @@ def test_a_processor_that_leaves_only_masked_tokens_fails_its_row():
     assert error.message.startswith(f"Nothing is left to sample: logits processor {MODULE}:Target excludes")
 
 
+@pytest.mark.parametrize(
+    ("largest", "kind", "text"),
+    [
+        (-np.inf, InvalidRequest, "Nothing is left to sample: every token is excluded by the request's parameters"),
+        (np.nan, InternalError, "The model's largest logit is nan"),
+    ],
+)
+def test_a_processor_is_not_blamed_for_the_logits_that_it_gets(largest, kind, text):
+    bench = Bench((asking(hash=True), [1], [6]))
+
+    [(row, error)] = bench.sample(np.full(V, largest, np.float32)).failures
+
+    assert (row, type(error)) == (0, kind)
+    assert error.message.startswith(text)
+
+
 def test_logprobs_are_those_of_the_raw_logits():
     plain, changed = (
         Bench((spec(num_logprobs=2, extra_args=extra_args),)).sample([peaks(_5=9, _9=3)])

@@ -1,0 +1,103 @@
+"""Draws conversations: turns of both sides, calls and their results, images in several turns, and what the next turn may be."""
+
+import base64
+import json
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tests.pictures import picture
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"enum": ["Tom", "Kit"]}, "tags": {"type": "array", "items": {"type": "boolean"}, "maxItems": 2}},
+    "required": ["name"],
+    "additionalProperties": False,
+}
+_NAMES = ("look", "find")
+_TAG = {
+    "type": "structural_tag",
+    "format": {
+        "type": "triggered_tags",
+        "triggers": ["<f"],
+        "tags": [{"begin": "<f>", "content": {"type": "json_schema", "json_schema": SCHEMA}, "end": "</f>"}],
+    },
+}
+_SIZES = [(60, 40, 1), (100, 50, 2), (40, 90, 3)]
+
+
+def _named(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
+class Conversations:
+    """The source of conversations.
+
+    Args:
+        rng: the randomness.
+        text: draws a text.
+        reads_images: whether turns of the user may have images.
+    """
+
+    def __init__(self, rng: random.Random, text: Callable[[], str], *, reads_images: bool) -> None:
+        self._rng, self._text, self._reads_images = rng, text, reads_images
+
+    def messages(self) -> list[dict[str, Any]]:
+        """Return turns, the last one by the user."""
+        rng = self._rng
+        messages = [{"role": "user", "content": self._content()}]
+        if rng.random() < 0.2:
+            messages = [*messages, *rng.choice([self._answer, self._call])(), {"role": "user", "content": self._content()}]
+        if rng.random() < 0.3:
+            messages = [{"role": "system", "content": "abc " * 6}, *messages]
+        return messages
+
+    def fields(self, *, is_constrained: bool) -> dict[str, Any]:
+        """Return tools and a choice among them, or a format of the answer; none where the answer has a constraint already."""
+        rng = self._rng
+        if rng.random() < 0.4:
+            strict = rng.choice([{}, {}, {"strict": True}])
+            tools = [{"type": "function", "function": {"name": name, "parameters": SCHEMA} | strict} for name in _NAMES]
+            fields = {"tools": tools, "parallel_tool_calls": rng.random() < 0.5}
+            some = {
+                "type": "allowed_tools",
+                "allowed_tools": {"mode": rng.choice(["auto", "required"]), "tools": [_named("find")]},
+            }
+            free = ["none"] if is_constrained else ["auto", "none", "required", _named("look"), some]
+            return fields | {"tool_choice": rng.choice(free)}
+        if not is_constrained and rng.random() < 0.4:
+            schema = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA, "strict": True}}
+            return {"response_format": rng.choice([schema, {"type": "json_object"}, _TAG])}
+        return {}
+
+    def manner(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return further fields of a body with these messages, which may get the beginning of the answer as the last one."""
+        rng = self._rng
+        fields: dict[str, Any] = {"include_reasoning": False} if rng.random() < 0.1 else {}
+        if rng.random() < 0.1:
+            messages.append({"role": "assistant", "content": self._text()})
+            fields |= {"continue_final_message": True, "add_generation_prompt": False, "echo": rng.random() < 0.5}
+        if rng.random() < 0.1:
+            fields["cache_salt"] = rng.choice(["one", "two"])
+        return fields
+
+    def _answer(self) -> list[dict[str, Any]]:
+        return [{"role": "assistant", "content": self._text(), "reasoning": self._text()}]
+
+    def _call(self) -> list[dict[str, Any]]:
+        function = {"name": "look", "arguments": json.dumps({"name": "Tom"})}
+        call = {"id": "call_1", "type": "function", "function": function}
+        return [
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "call_1", "content": self._text()},
+        ]
+
+    def _content(self) -> Any:
+        rng, text = self._rng, self._text()
+        if not self._reads_images or rng.random() < 0.3:
+            return text
+        parts: list[Mapping[str, Any]] = [{"type": "text", "text": text}]
+        for _ in range(rng.randint(1, 2)):
+            data = base64.b64encode(picture(*rng.choice(_SIZES))).decode()
+            parts.insert(rng.randint(0, 1), {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}})
+        return parts
