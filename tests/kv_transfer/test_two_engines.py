@@ -1,10 +1,12 @@
 """Two engine cores with real workers: a producer computes prompts, a consumer reads their blocks and goes on."""
 
 import pytest
+from pydantic import ValidationError
 
 from tests.e2e.tiny_model import save_tiny_model
 from tests.kv_transfer.engines import BLOCK, Engine, decode, num_fetched, pair, params, prefill
 from tests.worker_svc.families.tiny_models import save_family
+from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.services.errors import Unsupported
 from tetrad.v1 import types_pb2
 
@@ -215,3 +217,20 @@ async def test_a_model_with_sliding_windows_cannot_move_blocks(tmp_path):
     with pytest.raises(Unsupported, match="kv-role needs a model whose layers all keep the keys and values of every token"):
         await engine.until_ended()
     await engine.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"enable_prefix_caching": False}, "kv_role producer needs enable_prefix_caching"),
+        ({"tensor_parallel_size": 2, "worker_target": "a:1,b:1"}, "kv_role producer needs a model on one worker"),
+        (
+            {"speculative_config": '{"method": "mtp", "num_speculative_tokens": 2}'},
+            "kv_role producer moves no blocks of a drafter; speculative_config has method mtp",
+        ),
+    ],
+    ids=["no prefix cache", "two ranks", "drafter"],
+)
+def test_settings_that_leave_blocks_behind_are_refused(settings, problem):
+    with pytest.raises(ValidationError, match=problem):
+        EngineCoreSettings(kv_role="producer", **settings)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
+from tetrad.frontend.api.http.responses.encrypted_content import ENCRYPTED_CONTENT
 from tetrad.frontend.api.http.schemas.fields import Body, Integer, Strings
 from tetrad.frontend.api.http.schemas.generation_fields import StreamOptions
 from tetrad.frontend.api.http.turns.sampling import TurnSampling
@@ -77,6 +78,9 @@ class InputItem(Body):
     )
     name: str | None = Field(None, description="function_call: the function called.")
     namespace: str | None = Field(None, description="function_call: the function's namespace, if it has one.")
+    encrypted_content: str | None = Field(
+        None, description="reasoning: read if there is no content and this server made it; that of others is left out."
+    )
     arguments: str | None = Field(None, description="function_call: its arguments as JSON text.")
     output: Parts = Field(None, description="function_call_output: what the function said, a text or parts.")
 
@@ -212,7 +216,9 @@ class ResponsesRequest(InputBody, TurnSampling):
         None, ge=0, le=20, description=f"Log-probabilities of so many likely tokens a position; `include` must list {LOGPROBS}."
     )
     include: Strings | None = Field(
-        None, description=f"What else to send. {LOGPROBS}: log-probabilities of the text. Others are accepted."
+        None,
+        description=f"What else to send. {LOGPROBS}: log-probabilities of the text. {ENCRYPTED_CONTENT}: reasoning in "
+        "a form that clients which store nothing send back. Others are accepted.",
     )
     stop: str | Strings | None = Field(None, description="Strings that end the answer.")
     stream: bool | None = Field(None, description="Send the response as events, as it is generated.")

@@ -40,12 +40,13 @@ OUTPUT_ITEM = either(
         content=field("array", "One part; none before anything is said.", items=_OUTPUT_TEXT),
     ),
     reasoning=obj(
-        "*",
+        "type id status summary content",
         type=constant("reasoning"),
         id=field("string", "Names the item."),
         status=_ITEM_STATUS,
         summary=field("array", "Always empty: reasoning is sent as it is.", items={}),
         content=field("array", "One part; none before anything is thought.", items=_REASONING_TEXT),
+        encrypted_content=field("string", "The same for clients that store nothing, if `include` asks for it."),
     ),
     function_call=obj(
         "type id status call_id name arguments",
@@ -190,6 +191,7 @@ _LISTED_ITEM = obj(
     role=field("string", "message: user, assistant, system or developer."),
     content=field("array", "message, reasoning: its parts.", items=_PART),
     summary=field("array", "reasoning: as sent.", items=_PART),
+    encrypted_content=field("string", "reasoning: as sent."),
     call_id=field("string", "function_call, function_call_output: names the call."),
     name=field("string", "function_call: the function."),
     namespace=field("string", "function_call: of the function, if it has one."),

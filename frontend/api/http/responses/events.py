@@ -6,6 +6,7 @@ Pure, except for the clock it is given. The response is made from the same block
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tetrad.frontend.api.http.responses.encrypted_content import encrypted_content_of
 from tetrad.frontend.api.http.responses.objects import Json, content_part, failure, item_id, output_item, usage
 from tetrad.frontend.api.http.responses.text_tokens import TextTokens
 from tetrad.frontend.api.http.responses.tools import called_function
@@ -24,13 +25,22 @@ class ResponseEvents:
         response: the initial response object; this class keeps and changes it.
         now: returns the time in seconds since 1970.
         with_logprobs: whether texts have log-probabilities.
+        with_encrypted_content: whether reasoning has its encrypted content.
     """
 
-    def __init__(self, response: Json, now: Callable[[], float], *, with_logprobs: bool = False) -> None:
+    def __init__(
+        self,
+        response: Json,
+        now: Callable[[], float],
+        *,
+        with_logprobs: bool = False,
+        with_encrypted_content: bool = False,
+    ) -> None:
         self._response = response
         self._id: str = response["id"]
         self._now = now
         self._with_logprobs = with_logprobs
+        self._with_encrypted_content = with_encrypted_content
         self._blocks = Blocks()
         self._number = 0
         # The status of the last block.
@@ -163,7 +173,10 @@ class ResponseEvents:
 
     def _item(self, block: Block, status: str) -> Json:
         logprobs = self._logprobs.get(block.index, []) if self._with_logprobs else None
-        return output_item(self._id, block, status, None if logprobs is None else list(logprobs), self._response["tools"])
+        item = output_item(self._id, block, status, None if logprobs is None else list(logprobs), self._response["tools"])
+        if self._with_encrypted_content and block.kind == "reasoning" and block.text:
+            item["encrypted_content"] = encrypted_content_of(block.text)
+        return item
 
     def _state(self, type_: str) -> Event:
         return self._event(type_, response=self.response())

@@ -9,6 +9,7 @@ from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from tetrad.frontend.api.http.responses.bodies import ContentPart, InputItem
+from tetrad.frontend.api.http.responses.encrypted_content import text_of_encrypted_content
 from tetrad.frontend.api.http.responses.tools import joined_name
 from tetrad.frontend.api.http.schemas.fields import required
 from tetrad.frontend.api.http.turns.blocks import arguments_of
@@ -58,7 +59,7 @@ class Messages:
             case "message":
                 self._add_message(item, path)
             case "reasoning":
-                thought = _joined(f"{path}.content", item.content or item.summary or ())
+                thought = _thought(path, item)
                 turn = self._assistant(new=self._has_spoken())
                 turn["reasoning_content"] = "\n".join(filter(None, (turn.get("reasoning_content"), thought)))
             case "function_call":
@@ -132,6 +133,11 @@ class Messages:
             self._turn = {"role": "assistant", "content": ""}
             self.messages.append(self._turn)
         return self._turn
+
+
+def _thought(path: str, item: InputItem) -> str:
+    text = None if item.content else text_of_encrypted_content(item.encrypted_content)
+    return _joined(f"{path}.content", item.content or item.summary or ()) if text is None else text
 
 
 def item_type(item: InputItem) -> str | None:
