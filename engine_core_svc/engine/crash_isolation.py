@@ -85,7 +85,7 @@ class CrashIsolation:
             self._queue.popleft()
         if not self._queue:
             self._alone = None
-        elif num_in_flight:
+        elif num_in_flight or self._scheduler.adapters.loading:
             self._alone = NO_REQUEST
         else:
             self._alone = self._queue.popleft()
