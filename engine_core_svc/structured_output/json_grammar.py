@@ -12,7 +12,7 @@ from typing import Any
 
 from tetrad.engine_core_svc.structured_output.constraint import Language, refusal
 from tetrad.engine_core_svc.structured_output.decimal_pattern import without_look_ahead
-from tetrad.engine_core_svc.structured_output.property_names import with_listed_names
+from tetrad.engine_core_svc.structured_output.property_names import ANNOTATIONS, with_listed_names
 from tetrad.engine_core_svc.structured_output.text_formats import with_known_format
 
 DEFAULT_WHITESPACE = r" |\n {0,16}"
@@ -62,7 +62,7 @@ def json_object_grammar(language: Language) -> str:
 
 def prepared_schema(schema: Any, language: Language) -> dict[str, Any]:
     """Return a schema with the language's options added. Raises InvalidRequest if it is not a schema."""
-    if schema is False:
+    if schema is False or _allows_nothing(schema):
         raise refusal("The JSON schema `false` allows nothing.")
     if schema is True:
         schema = {}
@@ -114,6 +114,11 @@ class _Changes:
         return self._close(schema)
 
 
+def _allows_nothing(schema: Any) -> bool:
+    """Return whether a schema is {"not": {}}, which Zod writes for values that are left out."""
+    return isinstance(schema, dict) and schema.keys() - ANNOTATIONS == {"not"} and schema["not"] in ({}, True)
+
+
 def _is_ignored(key: str, value: Any) -> bool:
     """Return whether a keyword is an option of llguidance, or has no effect."""
     return key == _OPTIONS or (key in _NO_EFFECT and value == _NO_EFFECT[key] and type(value) is type(_NO_EFFECT[key]))
@@ -125,6 +130,8 @@ def _rewrite(schema: Any, changes: _Changes, depth: int) -> Any:
         raise refusal(f"The JSON schema is nested deeper than {_MAX_DEPTH} levels.")
     if not isinstance(schema, dict):
         return schema
+    if _allows_nothing(schema):
+        return False
     kept = changes.before(schema)
     for key, value in kept.items():
         if key in _SCHEMA_MAPS and isinstance(value, dict):

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from tetrad.engine_core_svc.structured_output.decimal_pattern import without_look_ahead
 
 _NAMED_PROPERTIES = ("properties", "patternProperties")
-_ANNOTATIONS = ("title", "description", "default", "examples")
+ANNOTATIONS = frozenset({"title", "description", "default", "examples"})
 _UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 _MAX_REFERENCES = 16
 
@@ -29,7 +29,7 @@ def with_listed_names(schema: dict[str, Any], root: dict[str, Any]) -> dict[str,
         return rest
     if not isinstance(names, dict) or names.get("type", "string") != "string":
         return schema
-    rules = names.keys() - {"type", *_ANNOTATIONS}
+    rules = names.keys() - {"type", *ANNOTATIONS}
     if not rules:
         return rest
     values = schema.get("additionalProperties", True)
@@ -59,7 +59,7 @@ def _resolved(names: Any, root: Any) -> Any:
     """Return the schema that a schema of names refers to, if it only does this; else the schema itself."""
     for _ in range(_MAX_REFERENCES):
         reference = names.get("$ref") if isinstance(names, dict) else None
-        if not isinstance(reference, str) or not reference.startswith("#/") or names.keys() - {"$ref", *_ANNOTATIONS}:
+        if not isinstance(reference, str) or not reference.startswith("#/") or names.keys() - {"$ref", *ANNOTATIONS}:
             return names
         names = root
         for part in reference[2:].split("/"):

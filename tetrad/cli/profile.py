@@ -8,7 +8,7 @@ from pathlib import Path
 from tetrad.cli.http_client import HttpClient
 from tetrad.cli.options import new_parser
 from tetrad.cli.sampling_options import add_server_address
-from tetrad.services.errors import InvalidRequest, NotFound
+from tetrad.services.errors import InvalidRequest, NotFound, Unavailable
 
 _SERVICES = ("frontend", "engine-core", "worker")
 
@@ -31,7 +31,11 @@ def run(arguments: list[str]) -> int:
         try:
             time.sleep(options.seconds)
         finally:
-            paths = [Path(path) for path in client.post("/stop_profile")["paths"]]
+            stopped = client.post("/stop_profile")
+    try:
+        paths = [Path(path) for path in stopped["paths"]]
+    except (LookupError, TypeError):
+        raise Unavailable(f"The server at {options.url} answers /stop_profile with no paths. Is it a Tetrad server?") from None
     try:
         if options.output is not None:
             _copy(options.service, paths, options.output)

@@ -115,6 +115,7 @@ SCHEMAS = {
     "an UUID of a version": {"type": "string", "format": "uuid4"},
     "base64": {"anyOf": [{"type": "string", "format": each, "maxLength": 12} for each in ("base64", "base64url", "byte")]},
     "an address of any version": {"type": "string", "format": "ipvanyaddress"},
+    "values that are left out": record({"a": {"not": {}}, "b": {"anyOf": [{"not": {}, "title": "t"}, INTEGER]}}, "b"),
     "keywords without effect": {
         "type": "object", "dependencies": {}, "dependentRequired": {}, "dependentSchemas": {}, "unevaluatedProperties": True,
         "maxProperties": 1,
@@ -164,7 +165,7 @@ def test_whatever_is_sampled_validates(open_writer, name):
         ({"dependentSchemas": {"a": {"required": ["b"]}}}, "dependentSchemas"),
         ({"unevaluatedProperties": False}, "unevaluatedProperties"),
         ({"$dynamicRef": "#a"}, "$dynamicRef"),
-        (record({"deep": {"type": "array", "items": {"not": {}}}}), "not"),
+        (record({"deep": {"type": "array", "items": {"not": {"type": "null"}}}}), "not"),
         ({"type": "string", "format": "color"}, "color"),
         ({"oneOf": [{"type": "integer", "minimum": 3}, {"type": "integer", "maximum": 5}]}, "oneOf"),
         ({"type": "string", "pattern": "^(?=a)b"}, "look-ahead"),
@@ -178,6 +179,7 @@ def test_whatever_is_sampled_validates(open_writer, name):
         ({"enum": []}, "anyOf is empty"),
         ({"$ref": "#"}, "allows no text"),
         (False, "`false` allows nothing"),
+        ({"not": {}}, "`false` allows nothing"),
         ([1], "must be an object or a boolean"),
     ],
 )  # fmt: skip
