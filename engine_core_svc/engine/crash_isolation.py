@@ -64,7 +64,7 @@ class CrashIsolation:
         loading, self._under_way, self._loading = self._loading, [], ()
         if not crashed:
             return []
-        for adapter in loading:
+        for adapter in loading[:1]:  # the worker has not begun to load the others
             adapter.num_crashes += not elsewhere
         suspect_key = self._alone if self._is_suspect_running() and not loading else NO_REQUEST
         self._count_crash(under_way)
@@ -85,7 +85,7 @@ class CrashIsolation:
             self._queue.popleft()
         if not self._queue:
             self._alone = None
-        elif num_in_flight:
+        elif num_in_flight or self._scheduler.adapters.loading:
             self._alone = NO_REQUEST
         else:
             self._alone = self._queue.popleft()

@@ -198,8 +198,7 @@ class Engine:
             self.scheduler.note_transfers(transfers)
         if ended := self.scheduler.finish_constrained():
             self._publisher.publish(ended)
-        num_loading = len(self.scheduler.adapters.loading)
-        self._suspects.choose(executor.num_in_flight + self.scheduler.media.num_encoding + num_loading)
+        self._suspects.choose(executor.num_in_flight + self.scheduler.media.num_encoding)
         while self._may_plan(executor) and (plan := self._schedule()) is not None:
             self._note_admissions(plan)
             self._metrics.note_plan(plan)

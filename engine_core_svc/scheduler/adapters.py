@@ -168,8 +168,9 @@ class Adapters:
 
     @property
     def loading(self) -> Sequence[Adapter]:
-        """The adapters that the worker is loading."""
-        return [each for each in self.registry.versions.values() if each.is_loading]
+        """The adapters that the worker is loading, one after the other, in this order."""
+        loading = [each for each in self.registry.versions.values() if each.is_loading]
+        return sorted(loading, key=lambda each: each.load_number)
 
     @property
     def running_names(self) -> list[str]:
@@ -331,6 +332,7 @@ class Adapters:
 
     def _want(self, adapter: Adapter) -> None:
         adapter.is_loading, adapter.was_resident = True, False
+        adapter.load_number = next(self._uses)
         self.on_wanted(adapter)
 
     def _evict(self, adapter: Adapter) -> None:

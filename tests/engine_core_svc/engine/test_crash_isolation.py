@@ -213,6 +213,7 @@ class LoraBench:
         self.suspects.choose(len(self.bench.in_flight))
         while self.wanted:
             self.adapters.loaded(self.wanted.pop(0), b"digest")
+            self.suspects.choose(len(self.bench.in_flight))
         return plan(self.bench, self.suspects)
 
     def step(self):

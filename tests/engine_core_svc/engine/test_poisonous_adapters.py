@@ -7,7 +7,11 @@ import grpc
 import pytest
 
 from tests.engine_core_svc.fake_worker import FakeWorker, expected
+from tests.engine_core_svc.scheduler.fake_lora_engine import ref
 from tests.engine_core_svc.service_fakes import WAIT_S, Stack
+from tetrad.engine_core_svc.engine.crash_isolation import CrashIsolation
+from tetrad.engine_core_svc.scheduler.adapters import AdapterLimits, Adapters
+from tetrad.engine_core_svc.scheduler.parked_requests import ORDERS_OF_ARRIVAL
 from tetrad.services.rpc.status import from_status
 from tetrad.v1 import engine_core_pb2 as pb
 from tetrad.v1 import types_pb2, worker_pb2
@@ -83,3 +87,19 @@ async def test_an_order_to_load_it_fails_and_it_is_not_loaded_again(lora_stack):
 
     await lora_stack.admin.LoadLora(pb.EngineCoreAdminServiceLoadLoraRequest(lora=GOOD))
     assert lora_stack.worker.loads == {"/bad": 3, "/good": 1}
+
+
+def test_only_the_first_of_several_loads_counts_as_the_cause(make_bench):
+    """The worker loads one adapter after the other."""
+    adapters = Adapters(AdapterLimits(max_loras=1, max_cpu_loras=3), ORDERS_OF_ARRIVAL["fcfs"])
+    suspects = CrashIsolation(make_bench(adapters=adapters).scheduler, tokens_to_clear=3)
+    adapters.worker_ready()
+    loads = [adapters.resolve(ref(number)) for number in (2, 1, 3)]
+    for adapter in loads:
+        adapters.want(adapter)
+    adapters.loaded(loads[0], b"digest")
+
+    suspects.note_loss()
+    suspects.resolve_loss(crashed=True)
+
+    assert [adapter.num_crashes for adapter in loads] == [0, 1, 0]

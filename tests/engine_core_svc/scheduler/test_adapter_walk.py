@@ -48,9 +48,6 @@ class AdapterWalk(Walk):
             assert adapter is None or (adapter.is_active and adapter.is_resident)
         return plan
 
-    def _num_under_way(self):
-        return super()._num_under_way() + len(self.bench.wanted)
-
     def _lose_worker(self, *, crashed):
         self.bench.wanted.clear()
         super()._lose_worker(crashed=crashed)
