@@ -13,6 +13,7 @@ from typing import Any
 from tetrad.engine_core_svc.structured_output.constraint import Language, refusal
 from tetrad.engine_core_svc.structured_output.decimal_pattern import without_look_ahead
 from tetrad.engine_core_svc.structured_output.property_names import with_listed_names
+from tetrad.engine_core_svc.structured_output.zod_patterns import without_zods_look_ahead
 
 DEFAULT_WHITESPACE = r" |\n {0,16}"
 """White space that models print between two tokens: at most one space, or one line break with an indentation."""
@@ -22,6 +23,8 @@ _MAX_DEPTH = 128
 _SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 # Formats of text that any text has: they tell a program how to show it, or what it names.
 _FREE_FORMATS = frozenset({"password", "binary", "path", "file-path", "directory-path"})
+# Formats that llguidance holds texts to.
+_FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"})
 _SCHEMA_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _SCHEMAS = (
     "items",
@@ -97,7 +100,10 @@ class _Changes:
         """Return a schema with keywords that llguidance does not support in an equal form, if they have one."""
         kept = {key: value for key, value in with_listed_names(schema, self._root).items() if not _is_ignored(key, value)}
         if isinstance(pattern := kept.get("pattern"), str):
-            kept["pattern"] = without_look_ahead(pattern)
+            kept["pattern"] = without_look_ahead(without_zods_look_ahead(pattern))
+            # The pattern says what a format of another name means, as JSON Schema takes it for a note. Zod has many.
+            if isinstance(name := kept.get("format"), str) and name not in _FORMATS:
+                del kept["format"]
         return kept
 
     def behind(self, schema: dict[str, Any]) -> dict[str, Any]:
