@@ -1,6 +1,6 @@
 """Text formats: replaces values of `format` that llguidance does not know by equal keywords, where they have any.
 
-Pydantic and OpenAPI write them. A schema that has a pattern besides stays as it is, and is refused.
+Pydantic and OpenAPI write them. A schema that has a pattern besides stays as it is: the pattern counts.
 """
 
 from typing import Any
