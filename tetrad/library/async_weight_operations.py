@@ -3,8 +3,10 @@
 weight_operations.py has the same methods for blocking programs.
 """
 
+import asyncio
 import functools
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any, Literal
 
 from tetrad.frontend.engine.admin_client import PauseMode, mode_of
@@ -36,7 +38,8 @@ class AsyncWeightOperations:
         self, named_tensors: NamedTensors, weight_version: str | None = None, mode: PauseMode = "keep"
     ) -> str:
         """Replace the weights by tensors of this program; return their name. See LLM.update_weights_from_tensors."""
-        with self.weight_files.written(named_tensors) as path:
+        with ExitStack() as stack:
+            path = await asyncio.to_thread(stack.enter_context, self.weight_files.written(named_tensors))
             return await self.update_weights_from_disk(path, weight_version, mode)
 
     async def init_weight_transfer_engine(self, request: object) -> None:

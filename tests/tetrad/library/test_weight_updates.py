@@ -110,7 +110,7 @@ def test_tensors_of_the_program_become_the_weights(llm, third, expected, monkeyp
     assert found == expected["third"] == tokens(llm.generate(PROMPTS, GREEDY))
     with pytest.raises(ModelError, match="has no tensor"):
         llm.update_weights_from_tensors({name: each for name, each in tensors.items() if "down_proj" not in name})
-    with pytest.raises(InvalidRequest, match="must be a torch tensor, got list"):
+    with pytest.raises(InvalidRequest, match="must be a torch tensor of floats or integers, got list"):
         llm.update_weights_from_tensors([("lm_head.weight", [1.0])])
 
 
