@@ -237,6 +237,11 @@ class EngineCoreSettings(ServiceSettings):
             return self
         if self.num_ranks > 1:
             raise ValueError(f"kv_role {self.kv_role} needs a model on one worker; here {self.num_ranks} compute it together")
+        config = read_speculative_config(self.speculative_config)
+        if config is not None and config.method in ("draft_model", "eagle3", "mtp"):
+            raise ValueError(
+                f"kv_role {self.kv_role} moves no blocks of a drafter; speculative_config has method {config.method}"
+            )
         if not self.enable_prefix_caching:
             raise ValueError(f"kv_role {self.kv_role} needs enable_prefix_caching: blocks are found by their content")
         return self

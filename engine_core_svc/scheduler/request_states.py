@@ -223,7 +223,7 @@ class RequestStates:
         isolated = None if key is None else self.requests.get(key)
         if isolated is not None and isolated.status is RequestStatus.WAITING_FOR_LORA:
             self._await_adapters()
-        self._adapters.prefer(None if isolated is None else isolated.adapter)
+        self._adapters.prefer(None if isolated is None else isolated.adapter, holds_others=key is not None)
 
     def _await_adapters(self) -> None:
         """Let all queued requests wait for their adapters again."""

@@ -12,19 +12,25 @@ from typing import Any
 
 from tetrad.engine_core_svc.structured_output.constraint import Language, refusal
 from tetrad.engine_core_svc.structured_output.decimal_pattern import without_look_ahead
-from tetrad.engine_core_svc.structured_output.property_names import with_listed_names
+from tetrad.engine_core_svc.structured_output.property_names import ANNOTATIONS, with_listed_names
+from tetrad.engine_core_svc.structured_output.text_formats import with_known_format
 from tetrad.engine_core_svc.structured_output.zod_patterns import without_zods_look_ahead
 
 DEFAULT_WHITESPACE = r" |\n {0,16}"
 """White space that models print between two tokens: at most one space, or one line break with an indentation."""
 
 _OPTIONS = "x-guidance"
+# Keyword that llguidance does not support -> its value that allows anything.
+_NO_EFFECT: dict[str, Any] = {
+    "uniqueItems": False,
+    "unevaluatedProperties": True,
+    "unevaluatedItems": True,
+    "dependencies": {},
+    "dependentRequired": {},
+    "dependentSchemas": {},
+}
 _MAX_DEPTH = 128
 _SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-# Formats of text that any text has: they tell a program how to show it, or what it names.
-_FREE_FORMATS = frozenset({"password", "binary", "path", "file-path", "directory-path"})
-# Formats that llguidance holds texts to.
-_FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"})
 _SCHEMA_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _SCHEMAS = (
     "items",
@@ -57,7 +63,7 @@ def json_object_grammar(language: Language) -> str:
 
 def prepared_schema(schema: Any, language: Language) -> dict[str, Any]:
     """Return a schema with the language's options added. Raises InvalidRequest if it is not a schema."""
-    if schema is False:
+    if schema is False or _allows_nothing(schema):
         raise refusal("The JSON schema `false` allows nothing.")
     if schema is True:
         schema = {}
@@ -98,12 +104,10 @@ class _Changes:
 
     def before(self, schema: dict[str, Any]) -> dict[str, Any]:
         """Return a schema with keywords that llguidance does not support in an equal form, if they have one."""
-        kept = {key: value for key, value in with_listed_names(schema, self._root).items() if not _is_ignored(key, value)}
+        changed = with_known_format(with_listed_names(schema, self._root))
+        kept = {key: value for key, value in changed.items() if not _is_ignored(key, value)}
         if isinstance(pattern := kept.get("pattern"), str):
             kept["pattern"] = without_look_ahead(without_zods_look_ahead(pattern))
-            # The pattern says what a format of another name means, as JSON Schema takes it for a note. Zod has many.
-            if isinstance(name := kept.get("format"), str) and name not in _FORMATS:
-                del kept["format"]
         return kept
 
     def behind(self, schema: dict[str, Any]) -> dict[str, Any]:
@@ -111,11 +115,14 @@ class _Changes:
         return self._close(schema)
 
 
+def _allows_nothing(schema: Any) -> bool:
+    """Return whether a schema is {"not": {}}, which Zod writes for values that are left out."""
+    return isinstance(schema, dict) and schema.keys() - ANNOTATIONS == {"not"} and schema["not"] in ({}, True)
+
+
 def _is_ignored(key: str, value: Any) -> bool:
     """Return whether a keyword is an option of llguidance, or has no effect."""
-    if key == "format":
-        return isinstance(value, str) and value in _FREE_FORMATS
-    return key == _OPTIONS or (key == "uniqueItems" and value is False)
+    return key == _OPTIONS or (key in _NO_EFFECT and value == _NO_EFFECT[key] and type(value) is type(_NO_EFFECT[key]))
 
 
 def _rewrite(schema: Any, changes: _Changes, depth: int) -> Any:
@@ -124,6 +131,8 @@ def _rewrite(schema: Any, changes: _Changes, depth: int) -> Any:
         raise refusal(f"The JSON schema is nested deeper than {_MAX_DEPTH} levels.")
     if not isinstance(schema, dict):
         return schema
+    if _allows_nothing(schema):
+        return False
     kept = changes.before(schema)
     for key, value in kept.items():
         if key in _SCHEMA_MAPS and isinstance(value, dict):

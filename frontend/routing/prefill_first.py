@@ -5,6 +5,7 @@ A dispatch: it sends a request first to an engine core with --kv-role producer, 
 prompt itself: nothing is lost, and the tokens are the same. Knows roles and the places of blocks; knows no texts.
 """
 
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -66,6 +67,8 @@ class PrefillFirst:
         self._pool, self._prefills, self._requests, self._metrics = pool, prefills, requests, metrics
         self._min_tokens, self._timeout_s = min_tokens, timeout_s
         self._direct = DirectDispatch()
+        # Producers that did not answer in time -> when the next prompt goes to them (monotonic clock). After an answer all do.
+        self._slow: dict[EngineClient, float] = {}
 
     def send(self, placement: Placement, active: Sequence[ActiveSequence]) -> None:
         """Send the sequences of one request; see Dispatch."""
@@ -79,8 +82,7 @@ class PrefillFirst:
         self._prefills.add(prefill)
         for each in active:
             self._requests.move(each.sequence, prefill)
-        error = Unavailable(f"The engine core at {producer.target} has not computed a prompt within {self._timeout_s:g} s.")
-        prefill.expire_after(self._timeout_s, error)
+        prefill.expire_after(self._timeout_s, lambda: self._give_up(prefill))
         producer.add(probe)
 
     def _is_worthwhile(self, placement: Placement, first: ActiveSequence) -> bool:
@@ -97,8 +99,19 @@ class PrefillFirst:
         return num_tokens - placement.num_held_tokens >= max(self._min_tokens, info.block_size)
 
     def _producer_of(self, first: ActiveSequence) -> EngineClient | None:
-        message = first.message
-        return self._pool.choose_producer(first.known_prompt, message.cache_salt, message.lora_request.name, first.features)
+        message, now = first.message, time.monotonic()
+        avoided = {engine for engine, until in self._slow.items() if until > now}
+        salt, lora_name = message.cache_salt, message.lora_request.name
+        chosen = self._pool.choose_producer(first.known_prompt, salt, lora_name, first.features, avoided)
+        if chosen is not None and chosen in self._slow:
+            self._slow[chosen] = now + self._timeout_s
+        return chosen
+
+    def _give_up(self, prefill: Prefill) -> None:
+        """End a first phase that takes too long; its producer gets no prompts for as long a time, and then one."""
+        target, limit_s = prefill.producer.target, self._timeout_s
+        self._slow[prefill.producer] = time.monotonic() + limit_s
+        prefill.fail(Unavailable(f"The engine core at {target} did not compute a prompt within {limit_s:g} s."))
 
     def _go_on(self, prefill: Prefill, waiting: list[ActiveSequence], result: RichUpdate | TetradError) -> None:
         """Send the sequences to a consumer, with the place of their prompt's blocks if the first phase has succeeded."""
@@ -111,6 +124,7 @@ class PrefillFirst:
             reason = str(result) if isinstance(result, TetradError) else f"it ended with {last.finish_reason}"
             log.info("request.not_prefilled", **fields, target=prefill.producer.target, reason=reason)
         else:
+            self._slow.pop(prefill.producer, None)
             request.prefilled = Prefilled(last.num_cached_tokens or 0, last.queued_time_s or 0.0, last.prefill_time_s or 0.0)
         try:
             consumer = self._consumer_of(prefill, waiting[0])

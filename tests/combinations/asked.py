@@ -9,7 +9,7 @@ import grpc
 import httpx
 
 from tests.combinations import grpc_bodies
-from tests.combinations.compared import compared_body, merged_stream, without_names
+from tests.combinations.compared import compared_body, merged_message, merged_response, merged_stream, without_names
 from tetrad import BeamSearchParams, LoRARequest, SamplingParams
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.beam_search import beam_search
@@ -170,14 +170,14 @@ class TurnCall:
     body: Mapping[str, Any]
 
     async def answer(self, client: Client, request_id: str, kind: RequestOutputKind | None = None) -> Any:
-        """Return the answer; with DELTA that of a stream, if its last event has all of it."""
-        if kind != RequestOutputKind.DELTA or self.path != "/v1/responses":
+        """Return the answer; with DELTA that of a stream."""
+        if kind != RequestOutputKind.DELTA:
             return without_names((await client.http.post(self.path, json=self.body)).json())
         async with client.http.stream("POST", self.path, json=dict(self.body) | {"stream": True}) as answer:
             if answer.status_code != 200:
                 return without_names(json.loads(await answer.aread()))
-            lines = [line async for line in answer.aiter_lines() if line.startswith("data: {")]
-        return without_names(json.loads(lines[-1].removeprefix("data: "))["response"])
+            events = [json.loads(line[6:]) async for line in answer.aiter_lines() if line.startswith("data: {")]
+        return without_names(merged_message(events) if self.path == "/v1/messages" else merged_response(events))
 
 
 def _positions(place: Any) -> Any:

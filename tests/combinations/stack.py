@@ -28,11 +28,13 @@ class Sizes:
 
     Attributes:
         engine_cores: each with its own workers.
+        prefill_cores: number of them, the last ones, that compute prompts for the others.
         shards, stages: of the model, on one worker each.
         tokenizers: of the frontend; engine cores ask the first one.
     """
 
     engine_cores: int = 1
+    prefill_cores: int = 0
     shards: int = 1
     stages: int = 1
     tokenizers: int = 1
@@ -93,6 +95,7 @@ async def running_stack(
     engine_cores = tuple(f"unix:{directory}/engine-core-{core}" for core in cores)
     groups = {"tensor_parallel_size": sizes.shards, "pipeline_parallel_size": sizes.stages}
     of_core = _COMMON | {"model": str(model), "tokenizer_targets": tokenizers[:1]} | groups | dict(engine_core)
+    roles = ["consumer"] * (sizes.engine_cores - sizes.prefill_cores) + ["producer"] * sizes.prefill_cores
     of_worker = _COMMON | {"device": "cpu", "threads": 1} | dict(worker)
     stack_of = [
         [Service(serve_tokenizer, TokenizerSettings(**_COMMON, model=str(model), listen=each), carrier) for each in tokenizers],
@@ -110,6 +113,7 @@ async def running_stack(
                     admin_listen=f"{engine_cores[core]}-admin",
                     worker_target=",".join(workers[core]),
                     data_parallel_rank=core,
+                    kv_role=roles[core] if sizes.prefill_cores else "none",
                 ),
                 carrier,
             )

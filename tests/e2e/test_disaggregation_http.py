@@ -5,13 +5,17 @@ A request that X-Data-Parallel-Rank pins to the first engine core, with a salt o
 
 import json
 import random
+import shlex
+import subprocess
 
 import httpx
 import pytest
 
+from tests.documents import Page
 from tests.e2e.conftest import ONE_TOKENIZER
 from tests.e2e.tiny_model import save_tiny_model
 
+PAGE = Page.of("docs/disaggregation.md")
 TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
 ALONE = {"X-Data-Parallel-Rank": "0"}
 PRODUCER = {"do_remote_decode": True, "do_remote_prefill": False}
@@ -24,7 +28,9 @@ def server(start_module_server, tmp_path_factory):
     (directory / "template.jinja").write_text(TEMPLATE)
     options = ("--device", "cpu", "--threads", "1", "--max-model-len", "512", "--kv-cache-memory-gib", "0.02")
     options += ("--chat-template", str(directory / "template.jinja"), *ONE_TOKENIZER)
-    return start_module_server(str(directory), "--num-prefill-engines", "1", *options)
+    _, command, *flags = shlex.split(PAGE.block("tetrad serve"))
+    assert command == "serve"
+    return start_module_server(str(directory), *flags, *options)
 
 
 def text_of_length(count):
@@ -65,6 +71,15 @@ def test_a_proxy_hands_the_prompt_s_blocks_from_one_call_to_the_next(server):
     assert second["choices"] == alone["choices"]
     # Of a request with blocks of another engine core, all of these are cached, as in vLLM.
     assert second["usage"]["prompt_tokens_details"]["cached_tokens"] == 112
+
+
+def test_the_page_s_proxy_of_two_calls_reads_the_blocks(server):
+    text = PAGE.block("curl").replace("http://127.0.0.1:8000", server.url)
+
+    ran = subprocess.run(["bash", "-euc", text], capture_output=True, text=True, check=True, timeout=60)
+
+    usage = json.loads(ran.stdout)["usage"]
+    assert (usage["completion_tokens"], usage["prompt_tokens_details"]["cached_tokens"]) == (16, 80)
 
 
 @pytest.mark.parametrize("wrong", [{"lease_id": "5"}, {"remote_host": "unix:/nowhere"}, {"remote_engine_id": "other"}])

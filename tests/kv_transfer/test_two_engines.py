@@ -1,10 +1,12 @@
 """Two engine cores with real workers: a producer computes prompts, a consumer reads their blocks and goes on."""
 
 import pytest
+from pydantic import ValidationError
 
 from tests.e2e.tiny_model import save_tiny_model
 from tests.kv_transfer.engines import BLOCK, Engine, decode, num_fetched, pair, params, prefill
 from tests.worker_svc.families.tiny_models import save_family
+from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.services.errors import Unsupported
 from tetrad.v1 import types_pb2
 
@@ -193,6 +195,20 @@ async def test_the_sequences_of_a_call_compute_the_prompt_if_their_transfer_fail
         assert [second.tokens[handle] for handle in (1, 2, 3)] == [wanted] * 3
 
 
+async def test_blocks_for_others_take_at_most_half_of_the_cache(tmp_path, model):
+    async with pair(tmp_path, model, num_gpu_blocks_override=30, max_model_len=200, kv_lease_s=3600) as (producer, consumer):
+        first, second = await producer.client(), await consumer.client()
+        kept = []
+        for handle in range(1, 4):
+            keeps = types_pb2.KvTransferParams(do_remote_decode=True)
+            first.add(handle, [handle, *PROMPT], sampling_params=params(max_tokens=1), kv_transfer=keeps)
+            await first.until_finished(handle)
+            kept.append(first.finished[handle].HasField("kv_transfer"))
+        assert kept == [True, True, False]
+        await decode(second, 1, [1, *PROMPT], first.finished[1].kv_transfer)
+        await prefill(first, 4, [4, *PROMPT])
+
+
 async def test_aborted_requests_leave_no_blocks_behind(tmp_path, model):
     async with pair(tmp_path, model, kv_lease_s=3600) as (producer, consumer):
         first, second = await producer.client(), await consumer.client()
@@ -215,3 +231,20 @@ async def test_a_model_with_sliding_windows_cannot_move_blocks(tmp_path):
     with pytest.raises(Unsupported, match="kv-role needs a model whose layers all keep the keys and values of every token"):
         await engine.until_ended()
     await engine.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"enable_prefix_caching": False}, "kv_role producer needs enable_prefix_caching"),
+        ({"tensor_parallel_size": 2, "worker_target": "a:1,b:1"}, "kv_role producer needs a model on one worker"),
+        (
+            {"speculative_config": '{"method": "mtp", "num_speculative_tokens": 2}'},
+            "kv_role producer moves no blocks of a drafter; speculative_config has method mtp",
+        ),
+    ],
+    ids=["no prefix cache", "two ranks", "drafter"],
+)
+def test_settings_that_leave_blocks_behind_are_refused(settings, problem):
+    with pytest.raises(ValidationError, match=problem):
+        EngineCoreSettings(kv_role="producer", **settings)

@@ -37,6 +37,8 @@ class MissingFromAsyncLLM(MissingEverywhere):
     get_kv_event_sources = missing("get_kv_event_sources", "KV events are read over gRPC (docs/contracts.md).")
     get_status = missing("get_status", "`check_health` says whether requests are served.")
     handle_fault = missing("handle_fault", "recovery needs no orders (docs/recovery.md).")
-    notify_kv_transfer_request_rejected = missing("notify_kv_transfer_request_rejected", "there are no KV connectors.")
+    notify_kv_transfer_request_rejected = missing(
+        "notify_kv_transfer_request_rejected", "unread blocks are freed after kv_lease_s."
+    )
     scale_elastic_ep = missing("scale_elastic_ep", "engine cores are added by service discovery (docs/routing.md).")
     start_draft_weight_update = missing("start_draft_weight_update", _DRAFTS)

@@ -60,10 +60,10 @@ def check_replacement(served: LoadRequest, new: Path) -> str:
             f"{new}: the served model is {own.name}; weights of an update need the same format, a directory or .gguf."
         )
     config = _config_of(own, served)
-    if new.suffix == _GGUF or (new / "config.json").exists():
-        _check_config(config, _config_of(new, served), new)
     if new.suffix != _GGUF and not served.random_weights:
         _check_shapes(own, new, may_lack=_draft_layers(config))
+    if new.suffix == _GGUF or (new / "config.json").exists():
+        _check_config(config, _config_of(new, served), new)
     return digest
 
 
@@ -158,11 +158,23 @@ def _check_config(own: Mapping[str, Any], new: Mapping[str, Any], path: Path) ->
         raise ModelError(f"{path} has a model of {names[1][:100]}, but {names[0]} is served.")
     if find_family(names[0]) is None:
         return
-    facts = [asdict(read_config(config)) for config in (own, new)]
-    for name, value in facts[0].items():
-        if facts[1][name] != value:
-            shown = [str(each[name])[:100] for each in facts]
-            raise ModelError(f"{path} has a config with {name} {shown[1]}, but the served model has {shown[0]}.")
+    found = _difference(asdict(read_config(own)), asdict(read_config(new)))
+    if found is not None:
+        name, served, given = found
+        raise ModelError(f"{path} has a config with {name} {given!s:.100}, but that of the served model is {served!s:.100}.")
+
+
+def _difference(served: object, given: object, name: str = "") -> tuple[str, object, object] | None:
+    """Return the name of the first value that differs in two descriptions of a model, and both values."""
+    if served == given:
+        return None
+    pairs: list[tuple[str, object, object]] = []
+    if isinstance(served, Mapping) and isinstance(given, Mapping):
+        pairs = [(f"{name}.{key}", value, given.get(key)) for key, value in served.items()]
+    elif isinstance(served, tuple) and isinstance(given, tuple) and len(served) == len(given):
+        pairs = [(f"{name}[{place}]", *pair) for place, pair in enumerate(zip(served, given, strict=True))]
+    inner = (_difference(value, other, key) for key, value, other in pairs)
+    return next((each for each in inner if each is not None), (name.lstrip("."), served, given))
 
 
 def _check_shapes(own: Path, new: Path, may_lack: tuple[str, ...]) -> None:

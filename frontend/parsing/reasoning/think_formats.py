@@ -32,8 +32,13 @@ COHERE_COMMAND4 = ThinkFormat(
     answer=wrapped_answer("<|START_TEXT|>", "<|END_TEXT|>", followers=(_COHERE_CALL,)),
 )
 """Command A+: the same with other marks of the answer; `reasoning: false` makes the prompt close it."""
-DEEPSEEK_R1 = ThinkFormat("deepseek_r1", "<｜Assistant｜>", always=True, ended_by=("<｜tool▁calls▁begin｜>",))
-"""DeepSeek R1, its distilled models, and V3.1: the model always reasons; <think> is often in the prompt or missing."""
+DEEPSEEK_R1 = ThinkFormat(
+    "deepseek_r1",
+    "<｜Assistant｜>",
+    always=True,
+    ended_by=("<｜tool▁calls▁begin｜>", "<｜DSML｜function_calls>", "<｜DSML｜tool_calls>"),
+)
+"""DeepSeek R1, its distilled models, V3.1 and later: the model always reasons; <think> is often in the prompt or missing."""
 GEMMA4 = ThinkFormat(
     "gemma4",
     "<|turn>",
@@ -59,7 +64,20 @@ HUNYUAN_A13B = ThinkFormat(
 """Hunyuan A13B: tags around the answer; `enable_thinking: false` makes the prompt close the reasoning."""
 HY_V3 = ThinkFormat("hy_v3", "<tool_sep>", ended_by=("<tool_calls>",), keeps_special_tokens=True)
 """Hunyuan 3: the prompt opens <think>, or closes it with `reasoning_effort: no_think`."""
-KIMI_K2 = ThinkFormat("kimi_k2", "<|im_assistant|>", ended_by=("<|tool_calls_section_begin|>",), keeps_special_tokens=True)
+HY_V3_SUFFIXED = ThinkFormat(
+    "hy_v3",
+    "<tool_sep:opensource>",
+    ended_by=("<tool_calls:opensource>",),
+    keeps_special_tokens=True,
+    marks=Marks("<think:opensource>", "</think:opensource>"),
+)
+"""The released models of Hunyuan 3: a suffix in every mark."""
+KIMI_K2 = ThinkFormat(
+    "kimi_k2",
+    "<|im_assistant|>",
+    ended_by=("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>"),
+    keeps_special_tokens=True,
+)
 """Kimi K2 Thinking: <think>; a tool call may end the reasoning without </think>."""
 KIMI_K3 = ThinkFormat(
     "kimi_k3",
@@ -123,6 +141,7 @@ THINK_FORMATS = (
     GLM45,
     HUNYUAN_A13B,
     HY_V3,
+    HY_V3_SUFFIXED,
     KIMI_K2,
     KIMI_K3,
     MINIMAX_M2,

@@ -44,6 +44,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
         self.orders = []  # what operators asked for
         self.load_fields = {}  # what it says of its load besides
         self.is_silent = False  # to those that ask how busy it is
+        self.refusals: dict[str, list[TetradError]] = {}  # by the admin service's method, the errors of its next calls
         self.profile_refusal: TetradError | None = None  # what StartProfile ends with
         self.num_add_messages = 0
         self.add_sizes = []  # of the messages, in bytes

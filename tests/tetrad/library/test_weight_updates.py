@@ -12,6 +12,7 @@ from tests.e2e.tiny_model import save_tiny_model
 from tests.weight_files import save_weights, whole_model
 from tetrad import LLM, SamplingParams
 from tetrad.frontend.request.weight_versions import WeightVersionSpan
+from tetrad.library import weight_files
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, ModelError, NotFound, Unsupported, UnsupportedArgument
 
 OPTIONS = {"device": "cpu", "threads": 1, "max_model_len": 512, "kv_cache_memory_gib": 0.1, "dtype": "float32"}
@@ -95,6 +96,22 @@ def test_reload_weights_is_a_method_of_the_workers(llm, second, expected):
     assert llm.collective_rpc("reload_weights", kwargs={"weights_path": str(second)}) == [None]
 
     assert tokens(llm.generate(PROMPTS, GREEDY)) == expected["second"]
+
+
+def test_tensors_of_the_program_become_the_weights(llm, third, expected, monkeypatch):
+    """Several files, of which a worker that is killed reads all again."""
+    monkeypatch.setattr(weight_files, "_MOST_FILE_BYTES", 40_000)
+    tensors = load_file(third / "model.safetensors")
+
+    assert llm.update_weights_from_tensors(iter(tensors.items()), "tensors") == "tensors"
+    found = tokens(llm.generate(PROMPTS, GREEDY))
+    worker_of(llm).send_signal(signal.SIGKILL)
+
+    assert found == expected["third"] == tokens(llm.generate(PROMPTS, GREEDY))
+    with pytest.raises(ModelError, match="has no tensor"):
+        llm.update_weights_from_tensors({name: each for name, each in tensors.items() if "down_proj" not in name})
+    with pytest.raises(InvalidRequest, match="must be a torch tensor of floats or integers, got list"):
+        llm.update_weights_from_tensors([("lm_head.weight", [1.0])])
 
 
 def test_a_version_can_be_renamed(llm):

@@ -87,8 +87,8 @@ class TalkConversation:
         answer: list[str] = []
         try:
             for event in self.client.stream("/v1/chat/completions", self._body()):
-                for choice in event.get("choices", ()):
-                    reasoning, delta = _pieces_of(choice["delta"])
+                for choice in event.get("choices") or ():
+                    reasoning, delta = _pieces_of(choice.get("delta") or {})
                     if reasoning or delta:
                         last = time.monotonic()
                         first = first or last

@@ -82,8 +82,7 @@ class _DerenderedChat(ChatAnswer):
         llm, given = self._llm, self._given
         conversation = callable_conversation(self._conversation)
         ids = given.prompt_token_ids or given.generate_response.prompt_token_ids
-        is_rendered = given.chat_request is not None
-        prompt, params = await given_turn(llm, conversation, self._params, ids, is_rendered=is_rendered)
+        prompt, params = await given_turn(llm, conversation, self._params, ids, given.chat_request)
         outputs = params.structured_outputs
         waits = outputs is not None and outputs.start_after_token_ids is not None
         output = await GivenTexts(llm, params, "generate_response").output(given.generate_response, prompt)

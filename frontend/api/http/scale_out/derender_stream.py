@@ -36,9 +36,9 @@ class DerenderedChatStream(ChatAnswer):
         request = request.model_copy(update={"model": body.model or request.model})
         super().__init__(llm, request, conversation_without_embeds(request), "", None)
         self._id = body.generate_chunk.request_id
-        self._is_rendered = body.chat_request is not None
+        self._request = body.chat_request
         self._given = GivenStream(llm, body, self._created)
-        if not self._is_rendered:
+        if self._request is None:
             self._num_top = self._given.num_top
 
     async def answer(self) -> Response:
@@ -65,7 +65,7 @@ class DerenderedChatStream(ChatAnswer):
         llm, given = self._llm, self._given
         conversation = callable_conversation(self._conversation)
         ids = given.given_prompt_ids
-        prompt, params = await given_turn(llm, conversation, self._params, ids, is_rendered=self._is_rendered)
+        prompt, params = await given_turn(llm, conversation, self._params, ids, self._request)
         await given.replay(prompt, params)
         outputs = params.structured_outputs
         waits = outputs is not None and outputs.start_after_token_ids is not None

@@ -59,7 +59,8 @@ class GivenTexts:
         )
 
     async def _text(self, choice: GivenChoice, prompt_ids: list[int]) -> str:
-        ids, stop = choice.token_ids, choice.stop_reason
+        # Repetition detection gives a reason that is no stop string.
+        ids, stop = choice.token_ids, None if choice.finish_reason == "repetition" else choice.stop_reason
         has_stop = self._params.include_stop_str_in_output
         if not ids:
             return ""

@@ -102,8 +102,10 @@ class GivenStream:
         wanted = self.new if self._chunk.usage is None else self.new | earlier.keys()
         choices = {choice.index: choice for choice in self._chunk.choices}
         for choice in choices.values():
-            if isinstance(choice.stop_reason, str) and choice.stop_reason not in params.stops:
-                text = f"The stop string {choice.stop_reason[:64]!r} ended a choice: send the request with its `stop`."
+            # Repetition detection gives a reason that is no stop string.
+            ended_by = choice.stop_reason if choice.finish_reason == "stop" else None
+            if isinstance(ended_by, str) and ended_by not in params.stops:
+                text = f"The stop string {ended_by[:64]!r} ended a choice: send the request with its `stop`."
                 raise InvalidRequest(text, field=_CHUNK)
         indexes = sorted(wanted)
         async with within(earliest_deadline(None)):

@@ -199,6 +199,8 @@ LONG = {
     "marks that begin and never end": ("openai", "", "<|"),
     "a long string parameter": ("qwen3_coder", "<tool_call><function=f><parameter=text>", "\n<"),
     "a call in Python that never ends": ("pythonic", "[f(text='", "a"),
+    "malformed calls": ("pythonic", "[", "f(1),"),
+    "elements that never end": ("minimax_m3", ']<]minimax[>[<invoke name="f">]<]minimax[>[<x>', "]<]minimax[>[<a>"),
     "many calls": ("llama3_json", "", '{"name": "f", "parameters": {}};'),
 }
 

@@ -6,7 +6,9 @@ import pytest
 
 from tests.frontend.fakes import TEXT
 from tests.frontend.fakes.engine import LEASE_ID
+from tests.frontend.fakes.images import IMAGES
 from tests.frontend.routing.disaggregation.conftest import PROMPT
+from tetrad.frontend.request.outputs import LoRARequest
 from tetrad.services.rpc.columns import pack_u32, unpack_u32
 from tetrad.v1 import engine_core_pb2, types_pb2
 
@@ -121,3 +123,26 @@ async def test_engine_cores_of_role_both_have_no_phases(connect_pair, producer, 
     await asking.start()
 
     assert len(producer.requests) + len(consumer.requests) == 1
+
+
+async def test_both_phases_have_the_prompt_s_images(connect_pair, producer, consumer, tokenizer):
+    tokenizer.modalities = producer.modalities = consumer.modalities = IMAGES
+    asking = await connect_pair()
+    image = {"multi_modal_data": {"image": [b"a file of twenty-four B."]}}
+
+    await asking.start(prompt={"prompt": "what is this? <image> .", **image})
+
+    [probe], [sent] = producer.requests, consumer.requests
+    assert [each.identifier for each in probe.mm_features] == [each.identifier for each in sent.mm_features]
+    assert probe.mm_features[0].tensors["pixel_values"].inline == sent.mm_features[0].tensors["pixel_values"].inline
+    assert sent.kv_transfer.do_remote_prefill
+
+
+async def test_both_phases_have_the_request_s_adapter(connect_pair, producer, consumer):
+    producer.supports_lora = consumer.supports_lora = True
+    asking = await connect_pair()
+
+    await asking.start(lora_request=LoRARequest("sql", 3, "/adapters/sql"))
+
+    names = [each.lora_request.name for each in (producer.requests[0], consumer.requests[0])]
+    assert names == ["sql", "sql"]

@@ -58,6 +58,21 @@ async def test_a_chat_in_parts_has_the_answer_of_the_chat(http, engine, kind, op
     assert found["id"] == generated["request_id"]
 
 
+async def test_a_chat_in_parts_may_be_truncated(http, engine):
+    """Also one that is longer than the context without that."""
+    writes(engine, TEXTS["text"])
+    long = [{"role": "user", "content": "hi " * engine.max_model_len}]
+    body = {"messages": long, "truncate_prompt_tokens": 9, "max_tokens": 5, "seed": 5}
+
+    expected = await told(http, "/v1/chat/completions", body)
+    request = await told(http, "/v1/chat/completions/render", body)
+    generated = await told(http, "/inference/v1/generate", request)
+    found = await told(http, "/v1/chat/completions/derender", {"generate_response": generated, "chat_request": body})
+
+    assert plain(found) == plain(expected)
+    assert found["usage"]["prompt_tokens"] == 9
+
+
 @pytest.mark.parametrize("options", [{}, {"n": 2, "logprobs": 1}, {"stop": ["e"]}, {"max_tokens": 6, "return_token_ids": True}])
 async def test_a_completion_in_parts_has_the_answer_of_the_completion(http, engine, options):
     writes(engine, TEXTS["unicode"])

@@ -233,6 +233,15 @@ async def test_an_unfinished_character_comes_out_at_the_end(http):
     assert found[-1]["choices"][0]["finish_reason"] == "stop"
 
 
+async def test_the_reason_of_a_repetition_is_no_stop_string(http):
+    chunk = chunk_of(b"aaaa", finish_reason="repetition", stop_reason="repetition_detected")
+
+    [found] = await derendered(http, "text", [chunk], {})
+
+    [choice] = found["choices"]
+    assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == ("aaaa", "repetition", "repetition_detected")
+
+
 async def test_a_client_may_keep_a_state_for_each_choice(http):
     first = await told(http, "/v1/completions/derender", {"stream": True, "generate_chunk": chunk_of(b"a", 0)})
     other = await told(http, "/v1/completions/derender", {"stream": True, "generate_chunk": chunk_of("é".encode()[:1], 1)})
