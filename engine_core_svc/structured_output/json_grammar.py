@@ -31,8 +31,6 @@ _NO_EFFECT: dict[str, Any] = {
 }
 _MAX_DEPTH = 128
 _SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-# Formats that llguidance holds texts to.
-_FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"})
 _SCHEMA_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _SCHEMAS = (
     "items",
@@ -110,9 +108,6 @@ class _Changes:
         kept = {key: value for key, value in changed.items() if not _is_ignored(key, value)}
         if isinstance(pattern := kept.get("pattern"), str):
             kept["pattern"] = without_look_ahead(without_zods_look_ahead(pattern))
-            # The pattern says what a format of another name means, as JSON Schema takes it for a note. Zod has many.
-            if isinstance(name := kept.get("format"), str) and name not in _FORMATS:
-                del kept["format"]
         return kept
 
     def behind(self, schema: dict[str, Any]) -> dict[str, Any]:
