@@ -72,31 +72,43 @@ class PrefillFirst:
 
     def send(self, placement: Placement, active: Sequence[ActiveSequence]) -> None:
         """Send the sequences of one request; see Dispatch."""
-        first, consumer = active[0], placement.engine
+        first = active[0]
         producer = self._producer_of(first) if self._is_worthwhile(placement, first) else None
         if producer is None:
             self._direct.send(placement, active)
-            return
-        probe = probe_of(first, self._requests.new_handle(), producer)
+        elif first.sequence.max_tokens == 1 and first.most_bytes <= producer.max_message_bytes:
+            self._run_on(producer, active)
+        else:
+            self._begin(producer, placement.engine, active)
+
+    def _is_worthwhile(self, placement: Placement, first: ActiveSequence) -> bool:
+        """Return whether a consumer was chosen for the request, and much of its prompt is to be computed."""
+        info = placement.engine.info
+        if info is None or info.kv_role is not KvRole.CONSUMER:
+            return False
+        if first.message.HasField("data_parallel_rank") or first.message.HasField("kv_transfer"):
+            return False  # the client itself says where the request runs
+        if first.sequence.max_tokens > 1 and not _can_read_blocks(first):
+            return False
+        # The last token is computed in any case, for its logits.
+        num_tokens = (len(first.sequence.prompt_token_ids) - 1) // info.block_size * info.block_size
+        return num_tokens - placement.num_held_tokens >= max(self._min_tokens, info.block_size)
+
+    def _run_on(self, producer: EngineClient, active: Sequence[ActiveSequence]) -> None:
+        """Run a request wholly on a producer: a single token is a part of computing its prompt."""
+        for each in active:
+            self._requests.move(each.sequence, producer)
+            producer.add(each)
+
+    def _begin(self, producer: EngineClient, consumer: EngineClient, active: Sequence[ActiveSequence]) -> None:
+        """Begin the first phase of a request."""
+        probe = probe_of(active[0], self._requests.new_handle(), producer)
         prefill = Prefill(probe, producer, consumer, active, self._go_on, self._prefills.remove)
         self._prefills.add(prefill)
         for each in active:
             self._requests.move(each.sequence, prefill)
         prefill.expire_after(self._timeout_s, lambda: self._give_up(prefill))
         producer.add(probe)
-
-    def _is_worthwhile(self, placement: Placement, first: ActiveSequence) -> bool:
-        """Return whether a consumer runs the request, which can use blocks of others and does not have most of them."""
-        info, params = placement.engine.info, first.request.params
-        if info is None or info.kv_role is not KvRole.CONSUMER or first.embeds is not None:
-            return False
-        if first.message.HasField("data_parallel_rank") or first.message.HasField("kv_transfer"):
-            return False  # the client itself says where the request runs
-        if params.prompt_logprobs is not None or params.skip_reading_prefix_cache:
-            return False
-        # The last token is computed in any case, for its logits.
-        num_tokens = (len(first.sequence.prompt_token_ids) - 1) // info.block_size * info.block_size
-        return num_tokens - placement.num_held_tokens >= max(self._min_tokens, info.block_size)
 
     def _producer_of(self, first: ActiveSequence) -> EngineClient | None:
         message, now = first.message, time.monotonic()
@@ -152,3 +164,9 @@ class PrefillFirst:
             active.message.ClearField("kv_transfer")
             active.num_message_bytes = size
         active.sequence.span.add_event("prefilled", {"num_remote_tokens": last.kv_transfer.remote_num_tokens})
+
+
+def _can_read_blocks(first: ActiveSequence) -> bool:
+    """Return whether the blocks of a request's prompt have names, and the request needs no results of each token of it."""
+    params = first.request.params
+    return first.embeds is None and params.prompt_logprobs is None and not params.skip_reading_prefix_cache

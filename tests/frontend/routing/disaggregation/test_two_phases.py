@@ -81,6 +81,15 @@ async def test_a_request_that_needs_no_producer_goes_to_a_consumer_at_once(askin
     assert consumer.requests[0].kv_transfer.remote_engine_id == ("x" if "extra_args" in changes else "")
 
 
+@pytest.mark.parametrize("changes", [{}, {"prompt_logprobs": 1}, {"skip_reading_prefix_cache": True}])
+async def test_a_single_token_is_generated_where_its_prompt_is_computed(asking, producer, consumer, changes):
+    texts, _ = await asking.start(max_tokens=1, n=2, **changes)
+
+    assert texts == [TEXT[:1]] * 2
+    assert (len(producer.requests), len(consumer.requests)) == (2, 0)
+    assert not producer.requests[0].HasField("kv_transfer")
+
+
 async def test_a_prompt_below_the_threshold_is_computed_by_the_consumer(connect_pair, producer, consumer):
     asking = await connect_pair(min_remote_prefill_tokens=33)
 
