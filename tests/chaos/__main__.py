@@ -54,7 +54,8 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     text = (
         "cpu: SmolLM2 in float32. embeds: two layers that generate and embed. images: a tiny model that reads images. "
-        "prefill: an engine core that computes prompts for another one. ranks: three workers with a part of each layer. stages: three with some layers."
+        "prefill: an engine core that computes prompts for another one. "
+        "ranks: three workers with a part of each layer. stages: three with some layers."
     )
     parser.add_argument("--device", choices=_PLANS, default="sim", help=text)
     parser.add_argument("--seconds", type=float, default=600.0, help="How long faults strike.")
