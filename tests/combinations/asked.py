@@ -17,7 +17,7 @@ from tetrad.frontend.request.outputs import RequestOutput
 from tetrad.frontend.request.pooling import PoolingParams
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.request.sampling_params import RequestOutputKind
-from tetrad.services.errors import TetradError
+from tetrad.services.errors import Overloaded, TetradError
 from tetrad.v1 import inference_pb2_grpc
 
 
@@ -49,10 +49,13 @@ class LibraryCall:
         params = self.params.clone()
         if kind is not None:
             params.output_kind = kind
+        outputs: list[RequestOutput] = []
         try:
             stream = await client.llm.add_request(request_id, self.prompt, params, **self.options)
-            outputs = [output async for output in stream]
+            async for output in stream:
+                outputs.append(output)  # noqa: PERF401 - also before an error
         except TetradError as error:
+            assert not (outputs and isinstance(error, Overloaded)), error
             return type(error).__name__, str(error).replace(request_id, "ID")
         return self.compared(self.merged(outputs, params.output_kind))
 

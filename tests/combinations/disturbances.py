@@ -7,6 +7,7 @@ from tests.combinations.asked import Client
 from tests.combinations.drawing import Drawing
 from tests.combinations.leavers import Leavers
 from tests.combinations.stack import Stack
+from tetrad.frontend.engine.admin_client import PauseMode
 from tetrad.services.errors import TetradError, Unavailable, Unsupported
 
 NUM_REQUESTS = 16
@@ -46,7 +47,10 @@ class Disturbances:
 
     async def _pause(self) -> None:
         admin = self._client.llm.engine_admin
-        await admin.pause(self._rng.choice(["keep", "wait"]), clear_cache=self._rng.random() < 0.5)
+        mode: PauseMode = self._rng.choice(["keep", "keep", "wait", "wait", "abort"])
+        if mode == "abort":
+            self.aborted.update(range(NUM_REQUESTS))
+        await admin.pause(mode, clear_cache=self._rng.random() < 0.5)
         await asyncio.sleep(0.03)
         await admin.resume()
 
@@ -84,7 +88,7 @@ class Disturbances:
     async def _refused(self) -> None:
         body = {"model": "base", "prompt": "abc", "max_tokens": 4, "temperature": 3}
         answer = await self._client.http.post("/v1/completions", json=body)
-        assert answer.status_code == 400, answer.text
+        assert answer.status_code in (400, 429), answer.text
 
     async def _abort(self) -> None:
         """End some requests of the crowd: they have the first tokens of their answers."""
