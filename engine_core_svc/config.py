@@ -93,6 +93,27 @@ class EngineCoreSettings(ServiceSettings):
         description="Host memory, in GiB, for KV cache blocks that the prefix cache evicts; they are copied back instead of "
         "computed again. 0: none.",
     )
+    kv_role: Literal["none", "producer", "consumer", "both"] = Field(
+        "none",
+        description="Moves KV blocks of prompts between engine cores. producer: keeps those of requests that ask for it until "
+        "another engine core has read them. consumer: reads those that a request names, instead of computing them.",
+    )
+    kv_peers: Names = Field(
+        ("unix:*",),
+        description="Addresses of the workers from which a consumer may read, separated by commas; * and ? stand for any text. "
+        "Others are refused: clients name them.",
+    )
+    kv_address: str = Field(
+        "",
+        description="Address of this engine core's worker for the workers of others: host:port or unix:/path. Empty: "
+        "worker-target.",
+    )
+    kv_lease_s: float = Field(
+        30.0,
+        gt=0,
+        le=86400,
+        description="Seconds that a producer keeps blocks for a reader, and the longest time that a consumer reads.",
+    )
     enable_prefix_caching: bool = Field(True, description="Share KV cache blocks between requests whose prompts begin alike.")
     enable_chunked_prefill: bool = Field(True, description="Split long prompts over several steps.")
     max_num_seqs: int = Field(256, ge=1, description="Maximum number of requests that run at the same time.")
@@ -209,6 +230,28 @@ class EngineCoreSettings(ServiceSettings):
     def worker_targets(self) -> tuple[str, ...]:
         """The addresses of the workers, by rank."""
         return split_names(self.worker_target)
+
+    @model_validator(mode="after")
+    def _can_move_blocks(self) -> Self:
+        if self.kv_role == "none":
+            return self
+        if self.num_ranks > 1:
+            raise ValueError(f"kv_role {self.kv_role} needs a model on one worker; here {self.num_ranks} compute it together")
+        config = read_speculative_config(self.speculative_config)
+        if config is not None and config.method in ("draft_model", "eagle3", "mtp"):
+            raise ValueError(
+                f"kv_role {self.kv_role} moves no blocks of a drafter; speculative_config has method {config.method}"
+            )
+        if not self.enable_prefix_caching:
+            raise ValueError(f"kv_role {self.kv_role} needs enable_prefix_caching: blocks are found by their content")
+        return self
+
+    @property
+    def kv_host_and_port(self) -> tuple[str, int]:
+        """The address of the worker for workers of other engine cores; a Unix socket has port 0."""
+        address = self.kv_address or self.worker_targets[0]
+        host, _, port = address.rpartition(":")
+        return (host, int(port)) if port.isdecimal() and not address.startswith("unix:") else (address, 0)
 
     @model_validator(mode="after")
     def _has_a_worker_for_each_rank(self) -> Self:

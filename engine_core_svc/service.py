@@ -9,7 +9,7 @@ from tetrad.engine_core_svc.api.admin import EngineCoreAdminServicer
 from tetrad.engine_core_svc.api.ports import Ports
 from tetrad.engine_core_svc.api.servicer import EngineCoreServicer
 from tetrad.engine_core_svc.api.trace_points import trace_points
-from tetrad.engine_core_svc.api.wire import encode_info
+from tetrad.engine_core_svc.api.wire import encode_info, instance_id_of
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.core.message_sizes import MessageLimits
 from tetrad.engine_core_svc.core.speculative_config import read_speculative_config
@@ -17,9 +17,11 @@ from tetrad.engine_core_svc.engine.admission import Admission, AdmissionLimits
 from tetrad.engine_core_svc.engine.engine import Engine
 from tetrad.engine_core_svc.engine.media_check import MediaCheck
 from tetrad.engine_core_svc.engine.queue_limits import QueueLimits
-from tetrad.engine_core_svc.kv_cache.connector import ConnectorChain
+from tetrad.engine_core_svc.engine.transfer_check import TransferCheck
+from tetrad.engine_core_svc.kv_cache.connector import ConnectorChain, KVConnector
 from tetrad.engine_core_svc.kv_cache.event_log import KvEventLog
 from tetrad.engine_core_svc.kv_cache.host_tier import HostTier
+from tetrad.engine_core_svc.kv_cache.kv_transfer import KvTransfers, check_groups
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.media.planning import Media, NoMedia
 from tetrad.engine_core_svc.media.store import MediaStore
@@ -123,6 +125,7 @@ async def start_engine(
     drafts = drafts or _drafts(settings, facts, layout)
     settings = facts.settings_for_model(settings)
     messages = MessageLimits.of(facts.max_message_bytes)
+    instance_id = instance_id_of(workers.epoch)
     kv_events = KvEventLog(layout.block_size, epoch=workers.epoch)
     tokenizer = TokenizerLink(
         settings.tokenizer_targets,
@@ -132,8 +135,9 @@ async def start_engine(
         tls=settings.tls,
         carrier=carrier,
     )
+    connector = _connector(settings, layout, kv_events, instance_id)
     engine = Engine(
-        _scheduler(settings, layout, messages, kv_events, drafts, _media(settings, layout, facts)),
+        _scheduler(settings, layout, messages, connector, drafts, _media(settings, layout, facts)),
         _admission(settings, layout, facts, messages),
         workers,
         GrammarCompiler(
@@ -185,7 +189,7 @@ def _scheduler(
     settings: EngineCoreSettings,
     layout: KVCacheLayout,
     messages: MessageLimits,
-    kv_events: KvEventLog,
+    connector: KVConnector,
     drafts: Drafts,
     media: Media | NoMedia,
 ) -> Scheduler:
@@ -203,7 +207,7 @@ def _scheduler(
         groups=layout.groups,
         max_step_tokens=layout.max_num_batched_tokens,
         enable_caching=settings.enable_prefix_caching,
-        connector=ConnectorChain([HostTier(layout.num_host_blocks), kv_events]) if layout.num_host_blocks else kv_events,
+        connector=connector,
     )
     slowdown = settings.max_decode_slowdown if settings.enable_chunked_prefill else 0
     throttle = MeasuringThrottle(slowdown) if slowdown else NoThrottle()
@@ -213,6 +217,23 @@ def _scheduler(
     grammars = Grammars(ThreadFiller(settings.grammar_threads))
     stages = StageFilling(settings.pipeline_parallel_size) if settings.pipeline_parallel_size > 1 else NoStages()
     return Scheduler(limits, kv_cache, grammars, throttle, drafts, fan_outs, adapters, stages, media)
+
+
+def _connector(settings: EngineCoreSettings, layout: KVCacheLayout, kv_events: KvEventLog, instance_id: str) -> KVConnector:
+    """Return the connectors of the KV cache. Raises Unsupported if its blocks cannot be moved, and the settings need that."""
+    connectors: list[KVConnector] = [HostTier(layout.num_host_blocks)] if layout.num_host_blocks else []
+    if settings.kv_role != "none":
+        check_groups(layout.groups)
+        connectors.append(
+            KvTransfers(
+                instance_id,
+                settings.kv_host_and_port,
+                block_size=layout.block_size,
+                max_kept_blocks=layout.num_blocks // 2,
+                lease_s=settings.kv_lease_s,
+            )
+        )
+    return ConnectorChain([*connectors, kv_events]) if connectors else kv_events
 
 
 def _media(settings: EngineCoreSettings, layout: KVCacheLayout, facts: WorkerFacts) -> Media | NoMedia:
@@ -243,6 +264,7 @@ def _admission(settings: EngineCoreSettings, layout: KVCacheLayout, facts: Worke
             needs_all_tokens=facts.pooling is not None and facts.pooling.needs_all_tokens,
             answer_row_bytes=facts.answer_row_bytes,
             takes_extra_args=bool(facts.logits_processors),
+            transfers=TransferCheck(settings.kv_role, settings.kv_peers),
             media=MediaCheck(
                 settings.model,
                 facts.modalities,

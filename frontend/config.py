@@ -130,6 +130,19 @@ class FrontendSettings(MediaSettings):
     recovery_timeout_s: float = Field(
         60.0, gt=0, description="Seconds to wait for a lost tokenizer or engine core before its requests fail."
     )
+    min_remote_prefill_tokens: int = Field(
+        64,
+        ge=1,
+        description="Smallest number of prompt tokens to compute for which an engine core with kv-role producer is used, if "
+        "there is one. Shorter prompts, and those that are mostly in the prefix cache, are computed where tokens are "
+        "generated.",
+    )
+    remote_prefill_timeout_s: float = Field(
+        30.0,
+        gt=0,
+        description="Seconds that an engine core with kv-role producer may take for a prompt, with its wait there; then the "
+        "prompt is computed where tokens are generated.",
+    )
     tokenizer_stall_s: float = Field(
         5.0,
         gt=0,

@@ -22,10 +22,11 @@ def configure_logging(service: str, *, level: str = "info", json: bool | None = 
         level: "debug", "info", "warning" or "error".
         json: whether each line is a JSON object; None: JSON unless stderr is a terminal.
     """
-    use_nonblocking_output("stderr", on_dropped=lambda num_lines: _report_dropped(num_lines, service=service))
+    use_nonblocking_output("stderr", on_dropped=_report_dropped)
     as_json = not sys.stderr.isatty() if json is None else json
     shared: list[structlog.typing.Processor] = [
-        structlog.contextvars.merge_contextvars,
+        # Not a context variable: threads do not inherit those, and device and libraries log from threads of their own.
+        lambda _, __, event: {"service": service, **event},
         add_context,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -38,8 +39,6 @@ def configure_logging(service: str, *, level: str = "info", json: bool | None = 
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    structlog.contextvars.clear_contextvars()
-    structlog.contextvars.bind_contextvars(service=service)
     _bridge_standard_library(shared, renderer, max(_LEVELS[level], logging.WARNING))
 
 
@@ -67,7 +66,7 @@ def configure_library_logging(level: str = "warning") -> None:
             add_context,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            _console(colors=sys.stderr.isatty()),
+            _console(colors=sys.stderr is not None and sys.stderr.isatty()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
         logger_factory=structlog.PrintLoggerFactory(library_stderr),  # type: ignore[arg-type] # it needs only write and flush
@@ -87,8 +86,8 @@ def get_logger() -> structlog.typing.FilteringBoundLogger:
     return logger
 
 
-def _report_dropped(num_lines: int, **fields: str) -> None:
-    get_logger().warning("log.dropped", num_lines=num_lines, **fields)
+def _report_dropped(num_lines: int) -> None:
+    get_logger().warning("log.dropped", num_lines=num_lines)
 
 
 library_stderr = LibraryStderr(_report_dropped)

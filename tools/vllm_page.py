@@ -105,7 +105,10 @@ _NOTES = {
     "load_format": ("same", '"auto" and "dummy".'),
     "priority": ("same", "Larger is more urgent, unless `priority_order` says what vLLM says."),
     "logits_processors": ("same", "Classes that derive from AdapterLogitsProcessor; not those that change a whole batch."),
-    "extra_args": ("same", "Refused if the engine has no `logits_processors`."),
+    "extra_args": (
+        "same",
+        "Needs `logits_processors`; `kv_transfer_params` needs `--kv-role` (docs/disaggregation.md).",
+    ),
     "prompt_text": ("same", "Of a prompt of ids."),
 }
 """Argument -> remark, for every method that has the argument."""

@@ -5,7 +5,10 @@ import os
 import resource
 import sys
 import uuid
+from collections.abc import Callable
 from functools import partial
+
+import grpc
 
 from tetrad.services.errors import FailedPrecondition
 from tetrad.services.log import get_logger
@@ -15,7 +18,10 @@ from tetrad.services.observability.tracer import open_tracer
 from tetrad.services.rpc.carrier import GRPC, Carrier
 from tetrad.services.rpc.server import Server
 from tetrad.v1 import worker_pb2_grpc
+from tetrad.worker_svc.api.kv_read_servicer import KvTransferServicer
+from tetrad.worker_svc.api.kv_transfers import StreamTransfers
 from tetrad.worker_svc.api.lifecycle import LifecycleServicer
+from tetrad.worker_svc.api.peer_client import PeerClient
 from tetrad.worker_svc.api.servicer import WorkerServicer
 from tetrad.worker_svc.api.trace_points import trace_points
 from tetrad.worker_svc.api.wire import capabilities_of
@@ -42,6 +48,7 @@ class WorkerServer:
     def __init__(self, settings: WorkerSettings, worker: Worker, compute: ComputeThread, carrier: Carrier) -> None:
         self._compute, self._waiting = compute, ComputeThread("waiting")
         self._encoding = ComputeThread("encoder", niceness=_ENCODER_NICENESS)
+        self._copying = copying = ComputeThread("transfer")
         self._tracer = open_tracer("worker", settings.otlp_endpoint)
         self.worker = worker
         self.metrics = WorkerMetrics(worker.snapshot)
@@ -57,6 +64,7 @@ class WorkerServer:
             instance_id=instance_id,
             capabilities=capabilities,
             max_queued_steps=settings.max_queued_steps,
+            open_transfers=partial(_open_transfers, worker, copying, partial(carrier.connect, tls=settings.tls)),
             lost_device=self.lost_device,
             metrics=self.metrics,
             tracer=self._tracer,
@@ -74,9 +82,11 @@ class WorkerServer:
             lost_device=self.lost_device,
             health=lambda: self.server.health,
         )
+        reads = KvTransferServicer(worker.exchange, lambda: worker.fingerprint, copying)
         self.server = Server(
             settings,
             {
+                "tetrad.v1.KvTransferService": lambda s: worker_pb2_grpc.add_KvTransferServiceServicer_to_server(reads, s),
                 "tetrad.v1.WorkerService": lambda s: worker_pb2_grpc.add_WorkerServiceServicer_to_server(execute, s),
                 "tetrad.v1.WorkerLifecycleService": lambda s: worker_pb2_grpc.add_WorkerLifecycleServiceServicer_to_server(
                     lifecycle, s
@@ -120,6 +130,7 @@ class WorkerServer:
         self._compute.close()
         self._waiting.close()
         self._encoding.close()
+        self._copying.close()
         await asyncio.to_thread(self._tracer.close)
         return has_ended
 
@@ -158,6 +169,14 @@ async def _serve(served: WorkerServer, shutdown: asyncio.Event) -> None:
     finally:
         lost.cancel()
         stopping.cancel()
+
+
+def _open_transfers(
+    worker: Worker, thread: ComputeThread, connect: Callable[[str], grpc.aio.Channel], stream_id: int
+) -> StreamTransfers:
+    layout = worker.snapshot().layout
+    num_blocks = 0 if layout is None else layout.num_blocks
+    return StreamTransfers(worker.exchange, stream_id, num_blocks, thread, PeerClient(connect, worker.fingerprint))
 
 
 def _profiler(settings: WorkerSettings) -> Profiler:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import grpc
 
 from tetrad.engine_core_svc.api.kv_events_wire import encode_kv_events
+from tetrad.engine_core_svc.api.weights_wire import check_backend, decode_update_path, with_weights
 from tetrad.engine_core_svc.api.wire import encode_stats
 from tetrad.engine_core_svc.engine.adapters_wire import decode_lora, encode_lora_list
 from tetrad.engine_core_svc.engine.engine import Engine
@@ -48,8 +49,9 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
     async def GetInfo(
         self, request: pb.EngineCoreAdminServiceGetInfoRequest, context: grpc.aio.ServicerContext
     ) -> pb.EngineCoreAdminServiceGetInfoResponse:
-        """Return the static facts of the engine core."""
-        return pb.EngineCoreAdminServiceGetInfoResponse(info=self._require()[1])
+        """Return the facts of the engine core."""
+        engine, info = self._require()
+        return pb.EngineCoreAdminServiceGetInfoResponse(info=with_weights(info, engine.workers.weights))
 
     async def GetLoad(self, request: pb.GetLoadRequest, context: grpc.aio.ServicerContext) -> pb.GetLoadResponse:
         """Return the present load."""
@@ -126,6 +128,41 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
         events = self._engine.kv_events
         async for batch in events.follow(request.start_sequence_number):
             yield encode_kv_events(batch, events.block_size)
+
+    async def InitWeightTransfer(
+        self, request: pb.InitWeightTransferRequest, context: grpc.aio.ServicerContext
+    ) -> pb.InitWeightTransferResponse:
+        """Accept the only way for weights to reach the workers."""
+        check_backend(request.init_info_json)
+        return pb.InitWeightTransferResponse()
+
+    async def StartWeightUpdate(
+        self, request: pb.StartWeightUpdateRequest, context: grpc.aio.ServicerContext
+    ) -> pb.StartWeightUpdateResponse:
+        """Begin an update of the weights."""
+        self._engine.weight_updates.begin()
+        return pb.StartWeightUpdateResponse()
+
+    async def UpdateWeights(
+        self, request: pb.UpdateWeightsRequest, context: grpc.aio.ServicerContext
+    ) -> pb.UpdateWeightsResponse:
+        """Check the weights of an update."""
+        await self._engine.weight_updates.check(decode_update_path(request.update_info_json))
+        return pb.UpdateWeightsResponse()
+
+    async def FinishWeightUpdate(
+        self, request: pb.FinishWeightUpdateRequest, context: grpc.aio.ServicerContext
+    ) -> pb.FinishWeightUpdateResponse:
+        """Apply an update, and answer when requests are computed with the new weights."""
+        version = await self._engine.weight_updates.finish(request.weight_version, **_mode_of(request.mode))
+        return pb.FinishWeightUpdateResponse(weight_version=version)
+
+    async def UpdateWeightVersion(
+        self, request: pb.UpdateWeightVersionRequest, context: grpc.aio.ServicerContext
+    ) -> pb.UpdateWeightVersionResponse:
+        """Give the present weights another name."""
+        await self._engine.weight_updates.name(request.weight_version)
+        return pb.UpdateWeightVersionResponse()
 
     async def StartProfile(
         self, request: pb.EngineCoreAdminServiceStartProfileRequest, context: grpc.aio.ServicerContext

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import grpc
 
 from tetrad.engine_core_svc.api.servicer_adds import Adds
+from tetrad.engine_core_svc.api.weights_wire import with_weights
 from tetrad.engine_core_svc.api.wire import encode_message
 from tetrad.engine_core_svc.engine.engine import Engine
 from tetrad.engine_core_svc.sessions import sessions
@@ -52,7 +53,7 @@ class EngineCoreServicer(engine_core_pb2_grpc.EngineCoreServiceServicer):
         most_bytes = self._most_bytes(hello)
         reader = asyncio.create_task(self._read(engine, session, request_iterator))
         try:
-            yield engine_core_pb2.SessionResponse(ready=self._info)
+            yield engine_core_pb2.SessionResponse(ready=with_weights(self._info, engine.workers.weights))
             while (message := await session.outbox.get()) is not None:
                 rest: Message | None = message
                 while rest is not None:

@@ -4,9 +4,10 @@ Frequent messages are columns (services/rpc/columns.py): one step of 256 request
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from tetrad.engine_core_svc.config import EngineCoreSettings
+from tetrad.engine_core_svc.core.kv_transfer_wire import encode_hand_over
 from tetrad.engine_core_svc.core.media import Modality
 from tetrad.engine_core_svc.core.plan import (
     EngineCoreOutput,
@@ -39,6 +40,9 @@ def encode_info(
     return engine_core_pb2.EngineInfo(
         engine_index=settings.data_parallel_rank,
         epoch=epoch,
+        instance_id=instance_id_of(epoch),
+        kv_role=_KV_ROLES[settings.kv_role],
+        kv_connector="" if settings.kv_role == "none" else "grpc",
         model=settings.model,
         max_model_len=layout.max_model_len,
         num_gpu_blocks=layout.num_blocks,
@@ -72,6 +76,19 @@ def encode_info(
     )
 
 
+_KV_ROLES = {
+    "none": types_pb2.KV_ROLE_UNSPECIFIED,
+    "producer": types_pb2.KV_ROLE_PRODUCER,
+    "consumer": types_pb2.KV_ROLE_CONSUMER,
+    "both": types_pb2.KV_ROLE_BOTH,
+}
+
+
+def instance_id_of(epoch: int) -> str:
+    """Return the name of the engine core of this epoch for other engine cores."""
+    return f"{epoch:016x}"
+
+
 def _encode_modality(modality: Modality) -> types_pb2.ModalityInfo:
     return types_pb2.ModalityInfo(
         modality=modality.name,
@@ -84,6 +101,7 @@ def _encode_modality(modality: Modality) -> types_pb2.ModalityInfo:
 def _optional_capabilities(settings: EngineCoreSettings, facts: WorkerFacts) -> list[types_pb2.Capability]:
     has = {
         types_pb2.CAPABILITY_LORA: settings.enable_lora,
+        types_pb2.CAPABILITY_KV_TRANSFER: settings.kv_role != "none",
         types_pb2.CAPABILITY_PROMPT_EMBEDS: facts.takes_embeddings,
         types_pb2.CAPABILITY_MULTIMODAL: bool(facts.modalities),
     }
@@ -118,7 +136,10 @@ def _encode_outputs(
 ) -> tuple[engine_core_pb2.EngineCoreOutputs, StepOutputs | None]:
     plain = [output for output in step.outputs if output.is_plain]
     message = engine_core_pb2.EngineCoreOutputs(
-        step_id=step.step_id, engine_index=engine_index, timestamp_monotonic_s=step.timestamp
+        step_id=step.step_id,
+        engine_index=engine_index,
+        timestamp_monotonic_s=step.timestamp,
+        weight_version=step.weight_version,
     )
     if plain:
         message.decode.handles = pack_u32([output.request.handle for output in plain])
@@ -130,8 +151,7 @@ def _encode_outputs(
     if not rich:
         return message, None
     num_taken = _add_rich(message, rich, step.timestamp, most_bytes)
-    rest = StepOutputs(step.step_id, rich[num_taken:], timestamp=step.timestamp) if num_taken < len(rich) else None
-    return message, rest
+    return message, replace(step, outputs=rich[num_taken:], stats=None) if num_taken < len(rich) else None
 
 
 def _add_rich(
@@ -180,13 +200,16 @@ def _encode_output(output: EngineCoreOutput, timestamp: float) -> engine_core_pb
         stats = output.prefill_stats
         message.prefill_stats.num_prompt_tokens = stats.num_prompt_tokens
         message.prefill_stats.num_cached_tokens = stats.num_cached_tokens
-        message.prefill_stats.num_local_cached_tokens = stats.num_cached_tokens
+        message.prefill_stats.num_local_cached_tokens = stats.num_cached_tokens - stats.num_external_cached_tokens
+        message.prefill_stats.num_external_cached_tokens = stats.num_external_cached_tokens
         message.prefill_stats.num_computed_tokens = stats.num_prompt_tokens - stats.num_cached_tokens
         message.events.add(type=engine_core_pb2.ENGINE_CORE_EVENT_TYPE_QUEUED, timestamp_monotonic_s=output.request.queued_at)
         message.events.add(
             type=engine_core_pb2.ENGINE_CORE_EVENT_TYPE_SCHEDULED, timestamp_monotonic_s=output.request.scheduled_at
         )
     if output.finish_reason is not None:
+        if output.request.hand_over is not None:
+            message.kv_transfer.CopyFrom(encode_hand_over(output.request.hand_over))
         for _ in range(output.request.num_preemptions):
             message.events.add(type=engine_core_pb2.ENGINE_CORE_EVENT_TYPE_PREEMPTED, timestamp_monotonic_s=timestamp)
     return message

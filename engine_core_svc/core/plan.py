@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from tetrad.engine_core_svc.core.adapter import Adapter
+from tetrad.engine_core_svc.core.kv_transfer import NO_ORDERS, TransferOrders
 from tetrad.engine_core_svc.core.payload import WorkerPayload
 from tetrad.engine_core_svc.core.request import NO_LOGPROBS, LogprobWidths, Request, RequestStatus
 from tetrad.services.errors import TetradError
@@ -105,6 +106,8 @@ class SchedulerOutput:
     total_num_scheduled_tokens: int = 0
     grammar_masks: GrammarMasks | None = None
     swaps: Swaps = field(default_factory=Swaps)
+    transfers: TransferOrders = NO_ORDERS
+    """Transfers of blocks between engine cores that begin with this plan."""
     freed_encoder_hashes: Sequence[str] = ()
     """Identifiers of the entries that the worker drops from its encoder cache before the step."""
 
@@ -206,19 +209,26 @@ class TransferEvents:
         received: transfers whose blocks are written.
         failed: transfers whose blocks have no valid content.
         sent: ended requests whose kept blocks have been read, or whose time to be read is over.
+        num_expired: number of `sent` whose time was over.
+        bytes_moved: bytes of the blocks that have been read or written.
+        seconds: duration of the transfers to this engine core.
     """
 
     received: Sequence[int] = ()
     failed: Sequence[int] = ()
     sent: Sequence[int] = ()
+    num_expired: int = 0
+    bytes_moved: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillStats:
-    """Token counts of a prompt: all, and those found in the prefix cache."""
+    """Token counts of a prompt: all, those found in the prefix cache, and those of them that another engine core computed."""
 
     num_prompt_tokens: int
     num_cached_tokens: int
+    num_external_cached_tokens: int = 0
 
 
 @dataclass(slots=True)

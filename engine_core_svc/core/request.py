@@ -6,9 +6,10 @@ streams, of protobuf, or of devices.
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tetrad.engine_core_svc.core.adapter import Adapter
+from tetrad.engine_core_svc.core.kv_transfer import NO_TRANSFER, HandOver, KvTransfer
 from tetrad.engine_core_svc.core.message_sizes import NO_SIZES, MessageSizes
 from tetrad.engine_core_svc.core.payload import NO_PAYLOAD, WorkerPayload
 from tetrad.services.request_context import NO_CONTEXT, RequestContext
@@ -126,6 +127,8 @@ class Request:
         place: its place among requests of equal priority; None: none yet (scheduler/policy.py).
         num_computed_tokens: number of tokens whose KV is computed or planned.
         may_load: whether blocks may be fetched from elsewhere: no transfer for it has failed.
+        transfer: what it asks of KV transfers.
+        hand_over: where the blocks of its prompt are kept after its end; None: nowhere.
         logprobs: the log-probabilities that each result must have.
         adapter: the version of the adapter that it runs with; None: the base model.
         is_held: whether it must not be planned now: it waits for tokens in flight and the masks after them (see Grammars).
@@ -139,6 +142,7 @@ class Request:
         block_tables: one block table per KV group, of equal length; empty while it holds no blocks.
         block_hashes: hashes of its full blocks that were computed so far.
         num_cached_blocks: number of its blocks that are registered in the prefix cache, in every group.
+        num_cached_tokens: number of prompt tokens found in the prefix cache when it first ran; -1: it has not run yet.
         sizes: bytes that it adds to the messages of a step.
         queued_at, scheduled_at, first_token_at: time of the first such event, in monotonic seconds; 0: none yet.
         context: context of the client's request.
@@ -163,6 +167,8 @@ class Request:
     may_load: bool = True
     logprobs: LogprobWidths = NO_LOGPROBS
     payload: WorkerPayload = NO_PAYLOAD
+    transfer: KvTransfer = NO_TRANSFER
+    hand_over: HandOver | None = None
     adapter: Adapter | None = None
     sizes: MessageSizes = NO_SIZES
     status: RequestStatus = RequestStatus.WAITING
@@ -173,7 +179,8 @@ class Request:
     predicted_ids: Sequence[int] = ()
     draft_state: object = None
     num_preemptions: int = 0
-    num_cached_tokens: int = 0
+    num_cached_tokens: int = -1
+    num_fetched_tokens: int = 0
     ignored_until: int = -1
     last_step_id: int = -1
     first_output_sent: bool = False
@@ -214,6 +221,10 @@ class Request:
     def is_finished(self) -> bool:
         """Whether the request has ended."""
         return self.status in _FINISHED
+
+    def forget_source(self) -> None:
+        """Read no blocks of its prompt from another engine core any more."""
+        self.transfer = replace(self.transfer, source=None)
 
     def samples_at(self, num_computed_tokens: int) -> bool:
         """Return whether the step that computes up to `num_computed_tokens` tokens samples a token for it."""

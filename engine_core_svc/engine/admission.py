@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from tetrad.engine_core_svc.core.kv_transfer import NO_TRANSFER
 from tetrad.engine_core_svc.core.message_sizes import DEFAULT_LIMITS, MessageLimits, MessageSizes
 from tetrad.engine_core_svc.core.params_wire import sampling_of
 from tetrad.engine_core_svc.core.payload import WorkerPayload
@@ -15,6 +16,7 @@ from tetrad.engine_core_svc.core.request import ALONE, NO_LOGPROBS, LogprobWidth
 from tetrad.engine_core_svc.engine.media_check import NO_MEDIA, MediaCheck
 from tetrad.engine_core_svc.engine.sampling_wire import check_sampling, logprob_widths, message_sizes
 from tetrad.engine_core_svc.engine.submission_wire import Submission
+from tetrad.engine_core_svc.engine.transfer_check import NO_TRANSFERS, TransferCheck
 from tetrad.services.errors import InvalidRequest, PromptTooLong, Unsupported
 from tetrad.services.log import get_logger
 
@@ -62,6 +64,7 @@ class AdmissionLimits:
     embedding_size: int = 0
     takes_extra_args: bool = False
     media: MediaCheck = NO_MEDIA
+    transfers: TransferCheck = NO_TRANSFERS
 
 
 class Admission:
@@ -93,7 +96,8 @@ class Admission:
             session_key=session_key,
             handle=submission.handle,
             priority=sign * submission.priority,
-            arrival_time=submission.arrival_time,
+            # Behind a clock that is ahead, a request would wait for all later ones of other clients.
+            arrival_time=min(submission.arrival_time, time.time()),
             sequence_number=key,
             call=(session_key, submission.call_number) if submission.call_number else ALONE,
             cache_salt=submission.cache_salt,
@@ -102,6 +106,7 @@ class Admission:
             or (submission.pools and self._limits.needs_all_tokens),
             logprobs=measured.widths,
             payload=submission.payload,
+            transfer=submission.transfer,
             sizes=replace(measured.sizes, other_bytes=_names_bytes(submission), has_media=bool(submission.payload.media)),
             status=RequestStatus.WAITING if submission.constraint is None else RequestStatus.WAITING_FOR_GRAMMAR,
             queued_at=time.monotonic(),
@@ -156,6 +161,8 @@ class Admission:
                 f"Token id {largest} is out of vocabulary. Vocabulary size: {limits.vocab_size}.", field="prompt_token_ids"
             )
         self._check_embeds(submission)
+        if submission.transfer is not NO_TRANSFER:
+            limits.transfers.check(submission.transfer, pools=submission.pools)
         if submission.payload.media:
             limits.media.check(submission.payload.media, submission.encoder_inputs, len(prompt))
         if submission.predicted_token_ids and max(submission.predicted_token_ids) >= limits.vocab_size:

@@ -26,6 +26,7 @@ from tetrad.engine_core_svc.engine.recovery import Recovery
 from tetrad.engine_core_svc.engine.sleep import Sleeper
 from tetrad.engine_core_svc.engine.stall_watch import StallWatch
 from tetrad.engine_core_svc.engine.submission_wire import Submission
+from tetrad.engine_core_svc.engine.weight_updates import WeightUpdates
 from tetrad.engine_core_svc.kv_cache.event_log import KvEventLog
 from tetrad.engine_core_svc.observability.metrics import EngineMetrics
 from tetrad.engine_core_svc.observability.request_spans import RequestSpans
@@ -93,6 +94,7 @@ class Engine:
             scheduler, self.sessions, self.observers, metrics, spans, on_change=self._wake, on_end=self._forget
         )
         self.orders = Orders(scheduler, self.sleeper, abort_all=self._publisher.abort_all, on_change=self._wake)
+        self.weight_updates = WeightUpdates(workers, self.sessions, self.orders)
         self._guard = Guard(self._changed.set)
         self._plan_timing = PlanTiming(
             self._changed.set, max_long=long_steps_in_flight, fills_stages=scheduler.stages.num_stages > 1
@@ -134,7 +136,7 @@ class Engine:
         Raises the worker's error if it can never serve the model or serves a newer engine core, and any exception from a bug.
         """
         while True:
-            executor = await self._recovery.find_worker(self.workers, self._changed.set)
+            executor = await self._recovery.find_worker(self.weight_updates, self._changed.set)
             self._fail_suspects(self._recovery.regain(executor.instance_id))
             if self.sleeper.note_worker():
                 self.orders.resume()
@@ -154,14 +156,21 @@ class Engine:
                 self.worker_since_s = None
                 self.loras.forget_worker()
                 await executor.close()
+                self.weight_updates.note_closed()
             if loss is None:
-                self.loras.sleep()
-                await self.sleeper.rest()
+                await self.weight_updates.apply()
+                await self._rest()
             elif loss.error.reason == "STALE_EPOCH":
                 raise loss.error
 
+    async def _rest(self) -> None:
+        """Sleep until an operator wakes the engine up, if one has ordered a sleep."""
+        if self.sleeper.is_ordered:
+            self.loras.sleep()
+            await self.sleeper.rest()
+
     async def _run_steps(self, executor: PlanStream) -> Loss | None:
-        """Step on every change until the worker is lost or the engine may sleep; return the loss, or None.
+        """Step on every change until the worker is lost, or the engine may rest; return the loss, or None.
 
         Results that arrived before the loss are applied.
         """
@@ -184,6 +193,9 @@ class Engine:
             self._publisher.publish(self._update(result))
         if (events := executor.take_encoder_events()) is not None and (failed := self.scheduler.note_encoded(events)):
             self._publisher.publish(failed)
+        for transfers in executor.take_transfer_events():
+            self._metrics.note_transfers(transfers)
+            self.scheduler.note_transfers(transfers)
         if ended := self.scheduler.finish_constrained():
             self._publisher.publish(ended)
         self._suspects.choose(executor.num_in_flight + self.scheduler.media.num_encoding)
@@ -197,7 +209,7 @@ class Engine:
         is_idle = executor.num_in_flight == 0
         if is_idle:
             self._publisher.report_idle()
-        self._stall_watch.note_step(is_standing=is_idle and self._has_work and not self.scheduler.media.num_encoding)
+        self._stall_watch.note_step(is_standing=is_idle and self._has_work and not self.scheduler.num_beside_steps)
         self.observers.notify()
 
     def _wake(self) -> None:
@@ -252,7 +264,9 @@ class Engine:
         log.info("session.closed", client_id=session.client_id, aborted=len(keys))
 
     def add_request(self, session: Session, submission: Submission) -> None:
-        """Queue a request, or send the session a rejection."""
+        """Queue a request, or send the session a rejection. After the session's end, ignore it: nobody waits for it."""
+        if session not in self.sessions:
+            return
         try:
             session.check_free(submission.request_id, submission.handle)
             self._check_open(submission)

@@ -1,4 +1,4 @@
-"""Orders: executes an operator's commands to an engine: pause, sleep, resume.
+"""Orders: executes an operator's commands to an engine: pause, sleep, resume, and the hold of an update of the weights.
 
 Called by the admin service, on the event loop. Decides whether the step loop may plan, and when the engine may sleep; Sleeper
 puts it to sleep. Knows nothing of steps in flight.
@@ -46,6 +46,7 @@ class Orders:
         self.is_frozen = False
         self._pause: _Hold | None = None  # until a resume command
         self._rest: _Hold | None = None  # hold of a sleep command: until it has failed, or the engine is awake again
+        self._update: _Hold | None = None  # until the weights are replaced
         self._scheduler, self._sleeper = scheduler, sleeper
         self._abort_all, self._on_change = abort_all, on_change
 
@@ -56,8 +57,9 @@ class Orders:
 
     @property
     def may_rest(self) -> bool:
-        """Whether the engine must sleep as soon as no plan is in flight."""
-        return self._sleeper.is_ordered and (self.is_frozen or not self._scheduler.running)
+        """Whether the engine must sleep, or replace its weights, as soon as no plan is in flight."""
+        must_rest = self._sleeper.is_ordered or self._update is not None
+        return must_rest and (self.is_frozen or not self._scheduler.running)
 
     @property
     def kept_pause(self) -> Pause:
@@ -112,6 +114,18 @@ class Orders:
         if not self._sleeper.level:
             self.resume()
 
+    def hold_for_update(self, *, abort: bool, finish_running: bool) -> None:
+        """Hold requests until `end_update`; see `pause` for the arguments."""
+        if abort:
+            self._abort_all()
+        self._update = _Hold(freezes=not finish_running)
+        self._apply()
+
+    def end_update(self) -> None:
+        """Plan again, unless another command holds requests."""
+        self._update = None
+        self._apply()
+
     def _end_rest(self, rest: _Hold, *, failed: bool) -> None:
         # A later command may have replaced this one; it stays in force.
         if failed and self._rest is rest:
@@ -119,8 +133,8 @@ class Orders:
             self._apply()
 
     def _apply(self) -> None:
-        """Apply the latest command to the scheduler and the step loop."""
-        latest = self._rest or self._pause
-        self._scheduler.admitting = latest is None
-        self.is_frozen = latest is not None and latest.freezes
+        """Apply the commands in force to the scheduler and the step loop: the latest one, and that of an update."""
+        holds = [hold for hold in (self._rest or self._pause, self._update) if hold is not None]
+        self._scheduler.admitting = not holds
+        self.is_frozen = any(hold.freezes for hold in holds)
         self._on_change()

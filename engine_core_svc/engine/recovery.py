@@ -7,6 +7,7 @@ reconnects. After the timeout waiting requests fail, and new ones are refused un
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.engine.condition import Condition
@@ -14,7 +15,7 @@ from tetrad.engine_core_svc.engine.crash_isolation import CrashIsolation
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.sessions.outbox import Notice
 from tetrad.engine_core_svc.sessions.sessions import Session, Sessions
-from tetrad.engine_core_svc.worker.group import Loss, PlanStream, WorkerGroup
+from tetrad.engine_core_svc.worker.group import Loss, PlanStream
 from tetrad.services.errors import TetradError, Unavailable
 from tetrad.services.log import get_logger
 from tetrad.services.process import EXIT_PERMANENT, exit_code_of
@@ -23,6 +24,13 @@ from tetrad.services.timers.running_time import RunningTimer
 _MIN_PAUSE_S, _MAX_PAUSE_S = 0.1, 1.0
 
 log = get_logger()
+
+
+class ConnectsWorkers(Protocol):
+    """Opens streams of plans to the workers; see WorkerGroup."""
+
+    async def connect(self, on_change: Callable[[], None]) -> PlanStream:
+        """See WorkerGroup."""
 
 
 class Recovery:
@@ -71,7 +79,7 @@ class Recovery:
         self._scheduler.forget_worker()
         self._note_absence(f"The worker was lost: {text}")
 
-    async def find_worker(self, workers: WorkerGroup, on_change: Callable[[], None]) -> PlanStream:
+    async def find_worker(self, workers: ConnectsWorkers, on_change: Callable[[], None]) -> PlanStream:
         """Return an open stream of plans; try again whenever the worker is unreachable or fails meanwhile.
 
         Raises the worker's error if a retry cannot succeed.

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tetrad.engine_core_svc.core.adapter import LoraRef
+from tetrad.engine_core_svc.core.kv_transfer import NO_TRANSFER, KvTransfer
+from tetrad.engine_core_svc.core.kv_transfer_wire import decode_transfer
 from tetrad.engine_core_svc.core.media import NO_INPUTS, EncoderInput, MediaSpan
 from tetrad.engine_core_svc.core.media_wire import decode_span
 from tetrad.engine_core_svc.core.params_wire import PoolingMessage, SamplingMessage
@@ -27,7 +29,6 @@ UNREAD_OF_REQUEST = UnreadFields(
         "resumable",
         "reasoning_ended",
         "session_id",
-        "kv_transfer",
         "kv_transfer_params",
     ),
     owner=_OWNER,
@@ -58,6 +59,7 @@ class Submission:
     call_number: int = 0
     pools_tokens: bool = False
     predicted_token_ids: Sequence[int] = ()
+    transfer: KvTransfer = NO_TRANSFER
     encoder_inputs: Mapping[str, EncoderInput] = field(default_factory=lambda: NO_INPUTS)
     """Identifier -> item of the request's media; those that other requests have may be missing."""
 
@@ -138,6 +140,7 @@ def decode_submission(
         lora=decode_lora(message.lora_request) if message.HasField("lora_request") else None,
         predicted_token_ids=unpack_u32(message.predicted_token_ids),
         call_number=message.call_number,
+        transfer=decode_transfer(message),
         encoder_inputs=inputs,
     )
 
@@ -169,6 +172,7 @@ def _decode_pooling(
         lora=decode_lora(message.lora_request) if message.HasField("lora_request") else None,
         call_number=message.call_number,
         pools_tokens=pools_tokens,
+        transfer=decode_transfer(message),
         encoder_inputs=inputs,
     )
 

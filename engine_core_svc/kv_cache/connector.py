@@ -73,9 +73,15 @@ class KVConnector:
     def update_state_after_alloc(self, load: BlockLoad) -> None:
         """Fetch these blocks, beginning with the next plan."""
 
+    def nothing_to_load(self, request: Request) -> None:
+        """Note that a request, which could begin, has all tokens that could be fetched for it in the prefix cache."""
+
     def request_finished(self, request: Request, blocks: Sequence[int]) -> bool:  # noqa: ARG002 - of the interface
         """Return whether an ended request's blocks must be kept until TransferEvents.sent names it."""
         return False
+
+    def blocks_read(self, key: int) -> None:
+        """Note that the blocks of an ended request are not kept any more."""
 
     # --- statistics --------------------------------------------------------------------------------------------------
 
@@ -153,9 +159,19 @@ class ConnectorChain(KVConnector):
         has_any = (each for each in self._connectors if each.get_num_new_matched_tokens(load.request, num_computed_tokens))
         next(has_any).update_state_after_alloc(load)
 
+    def nothing_to_load(self, request: Request) -> None:
+        """Report it to all connectors."""
+        for each in self._connectors:
+            each.nothing_to_load(request)
+
     def request_finished(self, request: Request, blocks: Sequence[int]) -> bool:
         """Return whether a connector keeps the blocks; connectors after that one are not called."""
         return any(each.request_finished(request, blocks) for each in self._connectors)
+
+    def blocks_read(self, key: int) -> None:
+        """Report it to all connectors."""
+        for each in self._connectors:
+            each.blocks_read(key)
 
     def stats(self) -> ConnectorStats:
         """Return the sums over all connectors."""

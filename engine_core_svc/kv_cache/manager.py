@@ -131,6 +131,7 @@ class KVCacheManager:
             return None
         found = self.connector.get_num_new_matched_tokens(request, prefix.num_tokens)
         if found < self.block_size:
+            self.connector.nothing_to_load(request)
             return None
         first, end = prefix.num_tokens // self.block_size, (request.num_tokens - 1) // self.block_size
         num_blocks = min(found // self.block_size, end - first)

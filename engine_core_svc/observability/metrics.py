@@ -11,7 +11,7 @@ from typing import ParamSpec, Protocol, TypeVar
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from tetrad.engine_core_svc.core.plan import FINISH_REASONS, SchedulerOutput
+from tetrad.engine_core_svc.core.plan import FINISH_REASONS, SchedulerOutput, TransferEvents
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.sessions.sessions import Sessions
 from tetrad.services.observability.histogram import Histogram
@@ -25,6 +25,7 @@ _SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_TRANSFER_RESULTS = ("received", "failed", "sent", "expired")
 
 
 class EngineMetrics:
@@ -49,6 +50,15 @@ class EngineMetrics:
         self.losses = self._counter("worker_losses", "Times that the worker was lost, by reason.", "reason")
         for loss in _LOSSES:
             self.losses.labels(loss)
+        self._transfers = self._counter("kv_transfers", "Ended moves of KV blocks between engine cores, by result.", "result")
+        for result in _TRANSFER_RESULTS:
+            self._transfers.labels(result)
+        self._transfer_bytes = Counter(
+            "tetrad:engine_kv_transfer_bytes",
+            "Bytes of KV blocks moved between engine cores.",
+            registry=self.registry,
+        )
+        self._transfer_seconds = self._histogram("kv_transfer_seconds", "Reading the KV blocks of a prompt.", seconds)
         self._sent: dict[int, float] = {}
         self._answered = 0.0
 
@@ -85,6 +95,16 @@ class EngineMetrics:
         """Count a lost worker, and forget the plans that it will not answer."""
         self.losses.labels(reason).inc()
         self._sent.clear()
+
+    def note_transfers(self, events: TransferEvents) -> None:
+        """Count transfers of KV blocks that have ended."""
+        num_failed = len(events.failed)
+        numbers = (len(events.received) - num_failed, num_failed, len(events.sent) - events.num_expired, events.num_expired)
+        for result, number in zip(_TRANSFER_RESULTS, numbers, strict=True):
+            self._transfers.labels(result).inc(number)
+        self._transfer_bytes.inc(events.bytes_moved)
+        if len(events.received) > num_failed:
+            self._transfer_seconds.observe(events.seconds)
 
     def _histogram(self, name: str, text: str, limits: tuple[float, ...]) -> Histogram:
         return Histogram(f"tetrad:engine_{name}", text, limits, registry=self.registry)

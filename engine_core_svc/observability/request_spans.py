@@ -56,7 +56,7 @@ def _facts(request: Request, phase: str) -> Attributes:
     if phase == "prefill":
         return facts | {
             "gen_ai.usage.prompt_tokens": request.num_prompt_tokens,
-            "tetrad.cached_tokens": request.num_cached_tokens,
+            "tetrad.cached_tokens": max(request.num_cached_tokens, 0),
         }
     if phase == "decode":
         return facts | {"gen_ai.usage.completion_tokens": request.num_output_tokens, "tetrad.status": request.status.name}

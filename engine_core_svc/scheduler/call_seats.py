@@ -9,7 +9,8 @@ from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.scheduler.request_states import RequestStates
 
 _MAX_LOOKED_AT = 64
-"""Maximum number of waiting calls that one plan examines, so that its cost does not grow with the queue."""
+"""Maximum number of waiting calls that one plan examines, so that its cost does not grow with the queue; and of calls none of
+which was served, if that many others stand before them."""
 
 
 class CallSeats:
@@ -30,8 +31,8 @@ class CallSeats:
         if len(self._states.running) < self._max_num_seqs or not self._has_further_rows:
             return 0
         num_before = self._states.num_preemptions
-        for _ in range(_MAX_LOOKED_AT):
-            first = waiting.peek()
+        for number in range(2 * _MAX_LOOKED_AT):
+            first = waiting.peek(further=number < _MAX_LOOKED_AT)
             if first is None:
                 break
             waiting.pass_over(first)

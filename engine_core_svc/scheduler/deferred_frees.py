@@ -25,6 +25,11 @@ class DeferredFrees:
         """Iterate over the block tables whose release is deferred."""
         return (block_ids for _, block_ids in (*self._waiting, *self._kept.values()))
 
+    @property
+    def num_kept(self) -> int:
+        """The number of ended requests whose blocks another engine core may read."""
+        return len(self._kept)
+
     def of_steps(self) -> Iterator[Sequence[int]]:
         """Iterate over the block tables that only wait for a step: nobody will read them."""
         return (block_ids for _, block_ids in self._waiting)

@@ -20,6 +20,8 @@ from tetrad.engine_core_svc.core.request import CallId, Request
 
 PolicyName = Literal["fcfs", "priority"]
 OrderKey = tuple[int, float, int]
+_Heap = list[tuple[OrderKey, int]]
+"""Keys of requests, the first in order first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +90,12 @@ class _Line:
     Attributes:
         heap: the sequences, those with a place first; may contain removed ones.
         head: key of the first sequence, the only one of the call that stands in the queue.
-        place: place that the next head gets if it has none; None: behind all requests that have arrived by then.
+        place: place that the next head gets if it has none; None: behind all requests that have arrived by then, since a
+            sequence of the call was served.
     """
 
     place: float | None
-    heap: list[tuple[OrderKey, int]] = field(default_factory=list)
+    heap: _Heap = field(default_factory=list)
     head: int | None = None
 
 
@@ -113,8 +116,9 @@ class RequestQueue(RequestSet):
         self._newest = 0
         self._last_behind = -math.inf  # the last place that was given to a further sequence
         self._lines: dict[CallId, _Line] = {}
-        self._heads: list[tuple[OrderKey, int]] = []
-        self._passed: list[Request] = []
+        # The first sequences that wait, in two heaps: of calls that run none, and further ones of other calls.
+        self._heads, self._further_heads = _Heap(), _Heap()
+        self._passed: list[tuple[_Heap, Request]] = []
 
     def add(self, request: Request) -> None:
         """Put a request in its place, or behind the other sequences of its call."""
@@ -139,35 +143,58 @@ class RequestQueue(RequestSet):
         super().remove(request)
         self._leave_line(request, request.place)
 
-    def peek(self) -> Request | None:
-        """Return the first request without removing it; None if there is none."""
+    def peek(self, *, further: bool = True) -> Request | None:
+        """Return the first request without removing it; None if there is none.
+
+        Args:
+            further: whether it may be of any call; otherwise of one that runs none, or has run none lately.
+        """
         if self.only is not None:
             return None if self._passed else self._members.get(self.only)
-        while self._heads:
-            request = self._members.get(self._heads[0][1])
-            if request is not None and self._lines[request.call].head == request.key:
-                return request
-            heapq.heappop(self._heads)
-        return None
+        firsts = map(self._first_of, self._heaps if further else (self._heads,))
+        first = min(filter(None, firsts), default=None)
+        return None if first is None else self._members[first[1]]
 
     def pass_over(self, first: Request) -> None:
         """Hide the request that `peek` has just returned, and all sequences of its call, until `look_again`."""
-        self._passed.append(first)
-        # A head that was displaced by a preempted sequence, and has become the head again, is in the heap twice.
-        while self.only is None and self._heads and self._heads[0][1] == first.key:
-            heapq.heappop(self._heads)
+        for heap in self._heaps:
+            if self.only is not None or (heap and heap[0][1] == first.key):
+                self._passed.append((heap, first))
+            # A head that was displaced by a preempted sequence, and has become the head again, is there twice.
+            while self.only is None and heap and heap[0][1] == first.key:
+                heapq.heappop(heap)
 
     def look_again(self) -> None:
         """Put the hidden requests back in their places."""
         if self.only is None:
-            for request in self._passed:
-                heapq.heappush(self._heads, (self._order.key(request), request.key))
+            for heap, request in self._passed:
+                heapq.heappush(heap, (self._order.key(request), request.key))
         self._passed.clear()
+
+    def note_idle(self, call: CallId) -> None:
+        """Note that a call runs no sequence any more: its first waiting one is no further one."""
+        line = self._lines.get(call)
+        if line is not None and line.head is not None:
+            heapq.heappush(self._heads, (self._order.key(self._members[line.head]), line.head))
+
+    @property
+    def _heaps(self) -> tuple["_Heap", "_Heap"]:
+        return self._heads, self._further_heads
+
+    def _first_of(self, heap: "_Heap") -> tuple[OrderKey, int] | None:
+        """Return the first entry of a heap; None if it is empty. Entries of requests that are no heads any more are dropped."""
+        while heap:
+            request = self._members.get(heap[0][1])
+            if request is not None and self._lines[request.call].head == request.key:
+                return heap[0]
+            heapq.heappop(heap)
+        return None
 
     def _leave_line(self, request: Request, place: float | None) -> None:
         line = self._lines[request.call]
-        if self._heads and self._heads[0][1] == request.key:
-            heapq.heappop(self._heads)
+        for heap in self._heaps:
+            if heap and heap[0][1] == request.key:
+                heapq.heappop(heap)
         if line.head == request.key:
             line.head, line.place = None, place
             self._find_head(request.call, line)
@@ -185,7 +212,8 @@ class RequestQueue(RequestSet):
         if head.place is None:
             head.place = self._place_behind() if line.place is None else line.place
         line.head = head.key
-        heapq.heappush(self._heads, (self._order.key(head), head.key))
+        heap = self._further_heads if line.place is None else self._heads
+        heapq.heappush(heap, (self._order.key(head), head.key))
 
     def _place_behind(self) -> float:
         """Return the place behind all requests that have arrived, and behind all places returned before."""

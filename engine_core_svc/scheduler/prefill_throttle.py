@@ -126,7 +126,9 @@ class StepTimes:
         self._has_seen_both = False
 
     def observe(self, num_decodes: int, num_prompt_tokens: int, seconds: float) -> None:
-        """Learn from the duration of a step."""
+        """Learn from the duration of a step; one without tokens, which only moves blocks, says nothing."""
+        if not num_decodes + num_prompt_tokens:
+            return
         if num_decodes and num_prompt_tokens <= 1:
             self.decode_s = _moved(self.decode_s, seconds)
         elif num_decodes:

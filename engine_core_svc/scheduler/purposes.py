@@ -85,7 +85,8 @@ def strategies(states: RequestStates) -> tuple[Strategy, ...]:
 
 
 def _prefill_stats(request: Request) -> PrefillStats:
-    return PrefillStats(request.num_prompt_tokens, request.num_cached_tokens)
+    num_external = min(request.num_fetched_tokens, request.num_cached_tokens)
+    return PrefillStats(request.num_prompt_tokens, request.num_cached_tokens, num_external)
 
 
 def check_stop(request: Request) -> Verdict | None:

@@ -2,11 +2,13 @@
 
 Called by the scheduler when a waiting request could begin, and when transfers have ended. Such a request holds no blocks: the
 transfer's BlockLoad owns them. When the transfer ends, they become part of the prefix cache, where the request finds them like
-any prefix. So requests that end meanwhile or are preempted later are no special case. Knows nothing of plans and budgets.
+any prefix. So requests that end meanwhile or are preempted later are no special case. Requests with the same source, such as
+the sequences of one call, wait for one transfer. Knows nothing of plans and budgets.
 """
 
 from collections.abc import Iterator
 
+from tetrad.engine_core_svc.core.kv_transfer import RemoteBlocks
 from tetrad.engine_core_svc.core.plan import TransferEvents
 from tetrad.engine_core_svc.core.request import Request, RequestStatus
 from tetrad.engine_core_svc.kv_cache.block_load import BlockLoad
@@ -26,20 +28,31 @@ class RemoteLoads:
     def __init__(self, states: RequestStates, kv_cache: KVCacheManager) -> None:
         self._states, self._kv_cache = states, kv_cache
         self._loads: dict[int, BlockLoad] = {}
+        self._waiting: dict[int, list[Request]] = {}  # by key of a load's request, which is the first of them
+        self._reads: dict[RemoteBlocks, int] = {}  # source -> key of the load's request
 
     def __iter__(self) -> Iterator[BlockLoad]:
         """Iterate over the transfers under way."""
         return iter(self._loads.values())
 
+    def __len__(self) -> int:
+        """Return the number of transfers under way."""
+        return len(self._loads)
+
     def begin(self, request: Request, prefix: Prefix, num_reserved: int) -> bool:
         """Begin to load the blocks after a request's cached prefix, if a connector has any and free blocks suffice.
 
-        `num_reserved` of the free blocks are reserved for other requests. Returns whether a transfer has begun.
+        `num_reserved` of the free blocks are reserved for other requests. Returns whether the request waits for a transfer.
         """
-        load = self._kv_cache.begin_load(request, prefix, num_reserved)
-        if load is None:
+        source = request.transfer.source
+        if source in self._reads and request.may_load:
+            self._waiting[self._reads[source]].append(request)
+        elif (load := self._kv_cache.begin_load(request, prefix, num_reserved)) is not None:
+            self._loads[request.key], self._waiting[request.key] = load, [request]
+            if source is not None:
+                self._reads[source] = request.key
+        else:
             return False
-        self._loads[request.key] = load
         self._states.await_remote_kvs(request)
         return True
 
@@ -53,16 +66,26 @@ class RemoteLoads:
             load = self._loads.pop(key, None)
             if load is None:
                 continue  # a transfer of a lost worker
-            self._kv_cache.end_load(load, is_received=key not in failed)
-            load.request.may_load = load.request.may_load and key not in failed
-            if load.request.status is RequestStatus.WAITING_FOR_REMOTE_KVS:
-                self._states.remote_kvs_ready(load.request)
+            is_received = key not in failed
+            self._kv_cache.end_load(load, is_received=is_received)
+            self._reads = {source: reader for source, reader in self._reads.items() if reader != key}
+            for request in self._waiting.pop(key):
+                request.forget_source()
+                request.may_load = request.may_load and is_received
+                request.num_fetched_tokens += load.num_blocks * self._kv_cache.block_size if is_received else 0
+                self._ready(request)
         for key in events.sent:
             self._states.deferred_frees.note_sent(key)
+            self._kv_cache.connector.blocks_read(key)
 
     def forget_worker(self) -> None:
         """Forget all transfers and put their requests back into the queue: the worker is lost."""
-        for load in self._loads.values():
-            if load.request.status is RequestStatus.WAITING_FOR_REMOTE_KVS:
-                self._states.remote_kvs_ready(load.request)
+        for request in [request for requests in self._waiting.values() for request in requests]:
+            self._ready(request)
         self._loads.clear()
+        self._waiting.clear()
+        self._reads.clear()
+
+    def _ready(self, request: Request) -> None:
+        if request.status is RequestStatus.WAITING_FOR_REMOTE_KVS:  # else it has ended meanwhile
+            self._states.remote_kvs_ready(request)

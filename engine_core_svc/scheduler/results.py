@@ -67,3 +67,4 @@ class Results:
             if request.status is RequestStatus.RUNNING:
                 self._states.preempt(request)
             request.num_placeholders, request.ignored_until = 0, request.last_step_id
+            request.num_cached_tokens = -1  # what it found was not there

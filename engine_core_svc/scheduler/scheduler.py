@@ -23,7 +23,6 @@ from tetrad.engine_core_svc.core.plan import (
 )
 from tetrad.engine_core_svc.core.request import Purpose, Request, RequestStatus
 from tetrad.engine_core_svc.kv_cache.block_pool import NULL_BLOCK
-from tetrad.engine_core_svc.kv_cache.coordinator import Prefix
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.media.planning import Media, NoMedia
 from tetrad.engine_core_svc.scheduler.adapters import Adapters, NoAdapters
@@ -33,6 +32,7 @@ from tetrad.engine_core_svc.scheduler.drafting import Drafting, Drafts, NoDrafts
 from tetrad.engine_core_svc.scheduler.fan_out_throttle import FanOutThrottle, NoFanOutThrottle
 from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
 from tetrad.engine_core_svc.scheduler.message_budget import MessageBudget
+from tetrad.engine_core_svc.scheduler.next_tokens import NextTokens
 from tetrad.engine_core_svc.scheduler.policy import ORDERS
 from tetrad.engine_core_svc.scheduler.prefill_throttle import NoThrottle, PrefillThrottle
 from tetrad.engine_core_svc.scheduler.remote_loads import RemoteLoads
@@ -45,7 +45,8 @@ from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
 from tetrad.engine_core_svc.structured_output.grammars import Grammars
 
 _MAX_OVERTAKEN = 64
-"""Maximum number of waiting requests that are passed over in one plan, so that its cost does not grow with the queue."""
+"""Maximum number of waiting requests that are passed over in one plan, so that its cost does not grow with the queue; and of
+those of calls that run nothing, if that many further sequences of other calls stand before them."""
 
 
 class Scheduler:
@@ -91,7 +92,8 @@ class Scheduler:
         self.states = RequestStates(ORDERS[limits.policy], kv_cache, self.grammars, self.adapters, self.media)
         self._seats = CallSeats(self.states, kv_cache, limits.max_num_seqs)
         self._serves_by_priority = limits.policy == "priority"
-        self._urgent_arrivals = UrgentArrivals(self.states, kv_cache, limits.max_num_seqs, self._is_ready)
+        self._tokens = NextTokens(kv_cache, self.media, splits_prompts=limits.enable_chunked_prefill)
+        self._urgent_arrivals = UrgentArrivals(self.states, kv_cache, limits.max_num_seqs, self._tokens.is_ready)
         self.requests, self.waiting, self.running = self.states.requests, self.states.waiting, self.states.running
         self.step_counter = 0
         self.admitting = True
@@ -134,6 +136,11 @@ class Scheduler:
     def has_requests(self) -> bool:
         """Whether any request is unfinished."""
         return bool(self.requests)
+
+    @property
+    def num_beside_steps(self) -> int:
+        """The number of encodings and transfers whose ends may let requests go on: the workers do them beside the steps."""
+        return self.media.num_encoding + len(self.loads) + self.states.deferred_frees.num_kept
 
     # --- planning ---------------------------------------------------------------------------------------------------
 
@@ -201,7 +208,7 @@ class Scheduler:
             request = in_order[index]
             has_room = budget.share.has_room(request) and rows.has_room(request)
             before = budget.tokens
-            num_new = self._num_tokens_to_compute(request, budget) if has_room else 0
+            num_new = self._tokens.of_running(request, budget) if has_room else 0
             if num_new == 0:
                 index += 1
                 continue
@@ -232,22 +239,22 @@ class Scheduler:
         num_passed = 0  # calls that already have their share of rows
         num_held_back = num_reserved = 0  # requests that are passed over, and their blocks
         while self.admitting and budget.num_tokens > 0 and len(self.running) + num_held_back < self.limits.max_num_seqs:
-            request = self.waiting.peek()
+            request = self.waiting.peek(further=num_passed < _MAX_OVERTAKEN)
             if request is None or not rows.admits:
                 break
             is_further = self.states.calls.num_running(request.call) > 0
             num_seats = self.limits.max_num_seqs - len(self.running) - num_held_back
             if not budget.share.has_room(request) or (is_further and num_seats <= num_kept):
                 num_passed += 1
-                if num_passed > _MAX_OVERTAKEN:
+                if num_passed > 2 * _MAX_OVERTAKEN:
                     break
                 self.waiting.pass_over(request)
                 continue
-            num_ready, prefix = 0, self._prefix_to_follow(request, budget)
+            num_ready, prefix = 0, self._tokens.prefix_to_follow(request, budget)
             if prefix is not None:
                 if self.loads.begin(request, prefix, num_reserved):
                     continue
-                num_ready = self._num_ready(request, prefix)
+                num_ready = self._tokens.num_ready(request, prefix)
             if prefix is None or num_ready == 0:
                 # It was preempted while a plan was in flight: the plan's token will be part of the prefix to recompute. Or its
                 # grammar holds it back (is_held). Or the step's messages are full. Or its media are not encoded.
@@ -257,7 +264,7 @@ class Scheduler:
                 self.waiting.pass_over(request)
                 num_held_back += 1
                 continue
-            num_new = self._admit(request, prefix, num_ready, budget, num_reserved)
+            num_new = self._tokens.admit(request, prefix, num_ready, budget, num_reserved)
             if num_new == 0:
                 if self._seats.preempt_idle_row(request, plan.step_id):
                     continue
@@ -267,27 +274,11 @@ class Scheduler:
             num_kept -= not is_further
         self.waiting.look_again()
 
-    def _num_ready(self, request: Request, prefix: Prefix) -> int:
-        """Return how many tokens of a waiting request may be computed after its prefix, before media that are not encoded."""
-        remaining = request.num_tokens - prefix.num_tokens
-        return remaining if request.sizes.is_light else self.media.most_tokens(request, prefix.num_tokens, remaining)
-
-    def _admit(self, request: Request, prefix: Prefix, num_ready: int, budget: StepBudget, num_reserved: int) -> int:
-        """Allocate a waiting request's blocks; return the number of tokens to compute now, 0 if it cannot run in this step."""
-        if num_ready > budget.num_tokens and not self.limits.enable_chunked_prefill:
-            return 0
-        num_wanted = budget.messages.most_tokens(request, prefix.num_tokens, num_ready)
-        num_new = self._take(request, prefix.num_tokens, num_wanted, budget)
-        if num_new and not self.kv_cache.admit(request, num_new, prefix, num_reserved=num_reserved):
-            budget.give_back(num_wanted, num_new)
-            return 0
-        return num_new
-
     def _add_new_request(self, plan: SchedulerOutput, request: Request, num_new: int, budget: StepBudget) -> None:
         budget.messages.describe(request)
         self.states.start(request)
         self.media.start(request)
-        if not request.num_preemptions:  # else it may find its own blocks
+        if request.num_cached_tokens < 0:  # else it may find its own blocks
             # A request that is resumed after a crash may find its output cached, too, from an equal earlier request.
             request.num_cached_tokens = min(request.num_computed_tokens, request.num_prompt_tokens)
         plan.new_requests.append(
@@ -319,42 +310,6 @@ class Scheduler:
         if request.samples_at(request.num_computed_tokens):
             request.num_placeholders += 1
             plan.sampling_keys.append(request.key)
-
-    def _num_tokens_to_compute(self, request: Request, budget: StepBudget) -> int:
-        if request.is_held:
-            return 0
-        known = len(request.token_ids) + request.num_placeholders
-        if request.num_placeholders and known >= request.max_total_tokens:
-            return 0  # its last token is in flight
-        num_tokens = known - request.num_computed_tokens
-        if request.sizes.is_light:
-            return budget.take(num_tokens)
-        num_tokens = self.media.most_tokens(request, request.num_computed_tokens, num_tokens)
-        num_tokens = budget.messages.most_tokens(request, request.num_computed_tokens, num_tokens)
-        return self._take(request, request.num_computed_tokens, num_tokens, budget)
-
-    def _take(self, request: Request, start: int, num_wanted: int, budget: StepBudget) -> int:
-        """Spend and return the tokens that a request computes from position `start` on, at most `num_wanted`."""
-        num_tokens = budget.take(num_wanted)
-        if request.sizes.is_light:
-            return num_tokens
-        whole = self.media.whole_tokens(request, start, num_tokens, min(num_wanted, num_tokens + budget.num_tokens))
-        budget.give_back(num_wanted, num_tokens - whole)
-        return whole
-
-    def _prefix_to_follow(self, request: Request, budget: StepBudget) -> Prefix | None:
-        """Return the cached prefix of a waiting request; None if it is held or the messages of the step have no room for it."""
-        if request.num_placeholders or request.is_held or not budget.messages.can_describe(request):
-            return None
-        prefix = self.kv_cache.find_prefix(request)
-        start = prefix.num_tokens
-        fits = request.sizes.is_light or budget.messages.most_tokens(request, start, request.num_tokens - start) > 0
-        return prefix if fits else None
-
-    def _is_ready(self, request: Request) -> bool:
-        """Return whether a waiting request computes tokens as soon as there is room for it."""
-        is_held = request.num_placeholders or request.is_held
-        return not is_held and self._num_ready(request, self.kv_cache.find_prefix(request)) > 0
 
     def isolate(self, key: int | None) -> None:
         """Plan only the request with this key from now on, or nothing if there is no such request; None: plan all again."""

@@ -20,12 +20,13 @@ from tetrad.services.rpc.columns import U32_BYTES
 
 @dataclass(slots=True)
 class StepOutputs:
-    """The outputs of one step, or of several merged steps, for one session."""
+    """The outputs of one step, or of several merged steps with the same weights, for one session."""
 
     step_id: int
     outputs: list[EngineCoreOutput] = field(default_factory=list)
     stats: SchedulerStats | None = None
     timestamp: float = field(default_factory=time.monotonic)
+    weight_version: str = ""
 
     @property
     def num_bytes(self) -> int:
@@ -138,6 +139,8 @@ def _num_answers(message: Message) -> int:
 
 
 def _fit_together(first: StepOutputs, second: StepOutputs) -> bool:
+    if first.weight_version != second.weight_version:
+        return False
     # A frontend takes the last token of a stopped request for a stop token, which has no text. A constraint stops a request
     # after its last token, in an output without tokens: joined with earlier tokens, it would take the text of the last one.
     stopped = {

@@ -59,18 +59,28 @@ class Session:
 
 
 class Sessions:
-    """All open sessions."""
+    """All open sessions.
+
+    Attributes:
+        num_output_messages: number of messages with outputs.
+        weight_version: name of the weights that compute the outputs of this time.
+    """
 
     def __init__(self) -> None:
         self._keys = itertools.count(1)
         self._by_key: dict[int, Session] = {}
         self.num_output_messages = 0
+        self.weight_version = ""
 
     def __len__(self) -> int:
         return len(self._by_key)
 
     def __iter__(self) -> Iterator[Session]:
         return iter(self._by_key.values())
+
+    def __contains__(self, session: Session) -> bool:
+        """Return whether a session is open."""
+        return session.key in self._by_key
 
     def open(self, client_id: str) -> Session:
         """Open and return a new session."""
@@ -109,7 +119,7 @@ class Sessions:
             key = output.request.session_key
             step = steps.get(key)
             if step is None:
-                step = steps[key] = StepOutputs(step_id)
+                step = steps[key] = StepOutputs(step_id, weight_version=self.weight_version)
             step.outputs.append(output)
             if output.finish_reason is not None:
                 self.remove([output.request])
@@ -120,7 +130,7 @@ class Sessions:
                 session.send(step, stats, now)
                 self.num_output_messages += 1
             elif session.needs_stats(stats, now):
-                session.send(StepOutputs(step_id), stats, now)
+                session.send(StepOutputs(step_id, weight_version=self.weight_version), stats, now)
 
     def broadcast(self, message: Message) -> None:
         """Put the same message into every outbox."""

@@ -1,7 +1,7 @@
 """JSON grammar: converts a JSON schema to llguidance's form.
 
 llguidance refuses every keyword that it does not support, and names it. This file sets the rules for white space and for
-additional properties, and removes options of llguidance from the schema.
+additional properties, rewrites keywords that have an equal form, and removes options of llguidance from the schema.
 
 White space between JSON tokens is limited: without a limit, a degenerate model writes spaces until max_tokens.
 """
@@ -11,15 +11,26 @@ from collections.abc import Callable
 from typing import Any
 
 from tetrad.engine_core_svc.structured_output.constraint import Language, refusal
+from tetrad.engine_core_svc.structured_output.decimal_pattern import without_look_ahead
+from tetrad.engine_core_svc.structured_output.property_names import ANNOTATIONS, with_listed_names
+from tetrad.engine_core_svc.structured_output.text_formats import with_known_format
+from tetrad.engine_core_svc.structured_output.zod_patterns import without_zods_look_ahead
 
 DEFAULT_WHITESPACE = r" |\n {0,16}"
 """White space that models print between two tokens: at most one space, or one line break with an indentation."""
 
 _OPTIONS = "x-guidance"
+# Keyword that llguidance does not support -> its value that allows anything.
+_NO_EFFECT: dict[str, Any] = {
+    "uniqueItems": False,
+    "unevaluatedProperties": True,
+    "unevaluatedItems": True,
+    "dependencies": {},
+    "dependentRequired": {},
+    "dependentSchemas": {},
+}
 _MAX_DEPTH = 128
 _SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-_NAMED_PROPERTIES = ("properties", "patternProperties")
-_ANNOTATIONS = ("title", "description", "default", "examples")
 _SCHEMA_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _SCHEMAS = (
     "items",
@@ -52,13 +63,13 @@ def json_object_grammar(language: Language) -> str:
 
 def prepared_schema(schema: Any, language: Language) -> dict[str, Any]:
     """Return a schema with the language's options added. Raises InvalidRequest if it is not a schema."""
-    if schema is False:
+    if schema is False or _allows_nothing(schema):
         raise refusal("The JSON schema `false` allows nothing.")
     if schema is True:
         schema = {}
     if not isinstance(schema, dict):
         raise refusal(f"A JSON schema must be an object or a boolean, got {json.dumps(schema)[:50]}.")
-    prepared: dict[str, Any] = _rewrite(schema, _closed if language.disable_additional_properties else dict, 0)
+    prepared: dict[str, Any] = _rewrite(schema, _Changes(schema, language), 0)
     prepared[_OPTIONS] = {"lenient": False, "coerce_one_of": False, **_white_space(language)}
     return prepared
 
@@ -79,42 +90,55 @@ def _closed(schema: dict[str, Any]) -> dict[str, Any]:
     return {**schema, "additionalProperties": False} if lists_any and "additionalProperties" not in schema else schema
 
 
-def _with_listed_names(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema without `propertyNames`, if it allows any name or lists the names; else the schema unchanged.
+class _Changes:
+    """The changes of every schema of a document.
 
-    Zod writes the first form for every record, Zod and Pydantic write the second for maps whose keys are literals.
+    Args:
+        root: the document, to which references refer.
+        language: the language's options.
     """
-    names = schema.get("propertyNames")
-    rest = {key: value for key, value in schema.items() if key != "propertyNames"}
-    if names is True:
-        return rest
-    if not isinstance(names, dict) or names.get("type", "string") != "string":
-        return schema
-    rules = names.keys() - {"type", *_ANNOTATIONS}
-    if not rules:
-        return rest
-    listed = names.get("enum", [names.get("const")])
-    values = schema.get("additionalProperties", True)
-    is_list = rules <= {"enum"} or rules <= {"const"}
-    if not is_list or not isinstance(listed, list) or values is False or not rest.keys().isdisjoint(_NAMED_PROPERTIES):
-        return schema
-    properties = {name: values for name in listed if isinstance(name, str)}
-    return {**rest, "properties": properties, "additionalProperties": False}
+
+    def __init__(self, root: dict[str, Any], language: Language) -> None:
+        self._root = root
+        self._close: Callable[[dict[str, Any]], dict[str, Any]] = _closed if language.disable_additional_properties else dict
+
+    def before(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """Return a schema with keywords that llguidance does not support in an equal form, if they have one."""
+        changed = with_known_format(with_listed_names(schema, self._root))
+        kept = {key: value for key, value in changed.items() if not _is_ignored(key, value)}
+        if isinstance(pattern := kept.get("pattern"), str):
+            kept["pattern"] = without_look_ahead(without_zods_look_ahead(pattern))
+        return kept
+
+    def behind(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """Return a schema whose inner schemas have been changed."""
+        return self._close(schema)
 
 
-def _rewrite(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]], depth: int) -> Any:
-    """Return a schema with `change` applied to it and to every schema inside it."""
+def _allows_nothing(schema: Any) -> bool:
+    """Return whether a schema is {"not": {}}, which Zod writes for values that are left out."""
+    return isinstance(schema, dict) and schema.keys() - ANNOTATIONS == {"not"} and schema["not"] in ({}, True)
+
+
+def _is_ignored(key: str, value: Any) -> bool:
+    """Return whether a keyword is an option of llguidance, or has no effect."""
+    return key == _OPTIONS or (key in _NO_EFFECT and value == _NO_EFFECT[key] and type(value) is type(_NO_EFFECT[key]))
+
+
+def _rewrite(schema: Any, changes: _Changes, depth: int) -> Any:
+    """Return a schema with the changes applied to it and to every schema inside it."""
     if depth > _MAX_DEPTH:
         raise refusal(f"The JSON schema is nested deeper than {_MAX_DEPTH} levels.")
     if not isinstance(schema, dict):
         return schema
-    schema = _with_listed_names(schema)
-    kept = {key: value for key, value in schema.items() if key != _OPTIONS and not (key == "uniqueItems" and value is False)}
+    if _allows_nothing(schema):
+        return False
+    kept = changes.before(schema)
     for key, value in kept.items():
         if key in _SCHEMA_MAPS and isinstance(value, dict):
-            kept[key] = {name: _rewrite(child, change, depth + 1) for name, child in value.items()}
+            kept[key] = {name: _rewrite(child, changes, depth + 1) for name, child in value.items()}
         elif (key in _SCHEMA_LISTS or key == "items") and isinstance(value, list):
-            kept[key] = [_rewrite(child, change, depth + 1) for child in value]
+            kept[key] = [_rewrite(child, changes, depth + 1) for child in value]
         elif key in _SCHEMAS:
-            kept[key] = _rewrite(value, change, depth + 1)
-    return change(kept)
+            kept[key] = _rewrite(value, changes, depth + 1)
+    return changes.behind(kept)

@@ -12,9 +12,10 @@ from functools import partial
 
 import grpc
 
+from tetrad.engine_core_svc.core.kv_transfer_wire import decode_transfer_events
 from tetrad.engine_core_svc.core.media import EncoderEvents, EncoderInput, MediaSpan
 from tetrad.engine_core_svc.core.media_wire import decode_events, encode_items
-from tetrad.engine_core_svc.core.plan import ModelRunnerOutput, SchedulerOutput
+from tetrad.engine_core_svc.core.plan import ModelRunnerOutput, SchedulerOutput, TransferEvents
 from tetrad.engine_core_svc.worker.encodings import Encodings
 from tetrad.engine_core_svc.worker.group import Loss
 from tetrad.engine_core_svc.worker.in_flight import InFlight, fault
@@ -45,6 +46,7 @@ class Executor:
         epoch: epoch of this engine core.
         vocab_size: size of the model's vocabulary.
         step_timeout_s: maximum seconds without a result while plans are in flight.
+        moves_blocks: whether plans may have transfers of KV blocks; the worker must support them.
         on_change: called on the event loop when a result has arrived or the stream is lost.
     """
 
@@ -56,13 +58,15 @@ class Executor:
         epoch: int,
         vocab_size: int,
         step_timeout_s: float,
+        moves_blocks: bool = False,
         on_change: Callable[[], None],
     ) -> None:
         self._stub = worker_pb2_grpc.WorkerServiceStub(channel)
         self._depth = depth
         self._epoch = epoch
         self._step_timeout_s = step_timeout_s
-        self._on_change = on_change
+        self._on_change, self._moves_blocks = on_change, moves_blocks
+        self._transfer_events: list[TransferEvents] = []
         self._outbound: asyncio.Queue[worker_pb2.ExecuteRequest] = asyncio.Queue()
         self._unanswered = InFlight(vocab_size)
         self._results: list[ModelRunnerOutput] = []
@@ -78,10 +82,16 @@ class Executor:
     async def start(self) -> None:
         """Open the stream and exchange hello and ready.
 
-        Raises the worker's error, Unavailable if it does not answer, FailedPrecondition for another schema revision.
+        Raises the worker's error, Unavailable if it does not answer, FailedPrecondition for another schema revision, or if the
+        worker does not support transfers that plans may have.
         """
         call = self._stub.Execute(wait_for_ready=True)
-        hello = worker_pb2.ExecuteHello(schema_revision=SCHEMA_REVISION, contract_revision=CONTRACT_REVISION, epoch=self._epoch)
+        hello = worker_pb2.ExecuteHello(
+            schema_revision=SCHEMA_REVISION,
+            contract_revision=CONTRACT_REVISION,
+            epoch=self._epoch,
+            capabilities=[types_pb2.CAPABILITY_KV_TRANSFER] if self._moves_blocks else (),
+        )
         try:
             async with running_timeout(_HANDSHAKE_TIMEOUT_S):
                 await call.write(worker_pb2.ExecuteRequest(hello=hello))
@@ -105,6 +115,11 @@ class Executor:
             first.ready.supports_shared_sampling_params or types_pb2.CAPABILITY_SHARED_SAMPLING_PARAMS in announced
         )
         self.verifies_drafts = types_pb2.CAPABILITY_DRAFT_TOKENS in announced
+        if self._moves_blocks and types_pb2.CAPABILITY_KV_TRANSFER not in announced:
+            call.cancel()
+            raise FailedPrecondition(
+                "kv-role needs workers that move KV blocks: one rank, and a model without states and without a drafter."
+            )
         log.info("worker.connected", instance_id=self.instance_id, contract_revision=first.ready.contract_revision)
         self._call = call
         self._reader = asyncio.create_task(self._read(call), name="executor.read")
@@ -141,6 +156,11 @@ class Executor:
     def take_encoder_events(self) -> EncoderEvents | None:
         """Return the items whose encoding has ended since the last call; None if there are none."""
         return self._encodings.take()
+
+    def take_transfer_events(self) -> list[TransferEvents]:
+        """Return the ends of transfers that have arrived since the last call."""
+        events, self._transfer_events = self._transfer_events, []
+        return events
 
     async def close(self) -> None:
         """End the stream, without an error if the worker answers within 1 s. The worker then forgets every request."""
@@ -182,6 +202,10 @@ class Executor:
             raise fault("it sent bytes that are no ExecuteResponse")
         if response.HasField("encoder_events"):
             self._encodings.note(decode_events(response.encoder_events))
+            self._on_change()
+            return
+        if response.HasField("kv_events"):
+            self._transfer_events.append(decode_transfer_events(response.kv_events))
             self._on_change()
             return
         if not response.HasField("output"):

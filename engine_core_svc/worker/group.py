@@ -12,7 +12,7 @@ from typing import Protocol
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.core.adapter import Adapter
 from tetrad.engine_core_svc.core.media import EncoderEvents, EncoderInput, MediaSpan, Modality
-from tetrad.engine_core_svc.core.plan import ModelRunnerOutput, SchedulerOutput
+from tetrad.engine_core_svc.core.plan import ModelRunnerOutput, SchedulerOutput, TransferEvents
 from tetrad.engine_core_svc.core.pooling import PoolingFacts
 from tetrad.engine_core_svc.worker.kv_layout import KVCacheLayout
 from tetrad.services.errors import TetradError
@@ -92,6 +92,34 @@ class Pause:
     finishes_running: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The weights of the workers.
+
+    Attributes:
+        path: where those of the last update are; empty: the model's own.
+        version: their name; empty: they have none.
+    """
+
+    path: str = ""
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NewWeights:
+    """Weights of an update that the ranks have checked.
+
+    Attributes:
+        path: the directory or .gguf file, as the workers see it.
+        update_id: identifies the update.
+        files_digests: hash of the files, by rank.
+    """
+
+    path: str
+    update_id: str
+    files_digests: tuple[str, ...]
+
+
 class PlanStream(Protocol):
     """Sends plans to a group and receives their results, in the same order. No method waits for a step.
 
@@ -127,6 +155,9 @@ class PlanStream(Protocol):
     def take_encoder_events(self) -> EncoderEvents | None:
         """Return the items whose encoding has ended since the last call, once for any number of ranks; None: there are none."""
 
+    def take_transfer_events(self) -> list[TransferEvents]:
+        """Return the ends of transfers of KV blocks that have arrived since the last call."""
+
     async def close(self) -> None:
         """End the stream; the workers then forget every request."""
 
@@ -137,9 +168,14 @@ class WorkerGroup(Protocol):
     Attributes:
         epoch: epoch of this engine core; workers serve the engine core with the largest one.
         pause: the pause that the workers store for the next engine core; None: no worker was connected yet.
+        weights: the weights that the workers have, or get when they are connected again.
     """
 
     epoch: int
+
+    @property
+    def weights(self) -> Weights:
+        """See the class."""
 
     @property
     def pause(self) -> Pause | None:
@@ -177,6 +213,21 @@ class WorkerGroup(Protocol):
 
     async def keep_pause(self, pause: Pause) -> None:
         """Make the workers store this pause."""
+
+    async def check_weights(self, path: str) -> NewWeights:
+        """Let every rank compare the files of other weights with the model's, beside its steps.
+
+        Raises NotFound or ModelError if they do not fit.
+        """
+
+    async def replace_weights(self, update: NewWeights, version: str) -> None:
+        """Let every rank load other weights; no stream may be open. After an error, every rank has those before.
+
+        Raises Unavailable if a rank is lost, ModelError if one cannot load them.
+        """
+
+    async def name_weights(self, version: str) -> None:
+        """Give the present weights another name."""
 
     async def start_profile(self, prefix: str) -> None:
         """Start a profile of every rank."""

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from tetrad.engine_core_svc.core.media import EncoderEvents, EncoderInput, MediaSpan
-from tetrad.engine_core_svc.core.plan import ModelRunnerOutput, SchedulerOutput
+from tetrad.engine_core_svc.core.plan import ModelRunnerOutput, SchedulerOutput, TransferEvents
 from tetrad.engine_core_svc.worker.executor import Executor
 from tetrad.engine_core_svc.worker.group import Loss
 from tetrad.engine_core_svc.worker.together import together
@@ -65,6 +65,10 @@ class GroupStream:
     def take_encoder_events(self) -> EncoderEvents | None:
         """Return the leader's events."""
         return self._leader.take_encoder_events()
+
+    def take_transfer_events(self) -> list[TransferEvents]:
+        """Return the leader's events."""
+        return self._leader.take_transfer_events()
 
     async def close(self) -> None:
         """End every stream."""

@@ -20,7 +20,7 @@ from tetrad.engine_core_svc.core.media import Modality
 from tetrad.engine_core_svc.core.pooling import PoolingFacts
 from tetrad.engine_core_svc.worker.executor import Executor
 from tetrad.engine_core_svc.worker.first_meeting import FirstMeeting
-from tetrad.engine_core_svc.worker.group import Pause, PlanStream, WorkerFacts
+from tetrad.engine_core_svc.worker.group import NewWeights, Pause, PlanStream, Weights, WorkerFacts
 from tetrad.engine_core_svc.worker.group_stream import GroupStream
 from tetrad.engine_core_svc.worker.kv_groups_wire import block_size_bytes, decode_groups, least_room, tokens_per_block
 from tetrad.engine_core_svc.worker.kv_layout import KVCacheLayout, largest_step, longest_prompt, plan_layout
@@ -29,6 +29,7 @@ from tetrad.engine_core_svc.worker.pause_link import PauseLink
 from tetrad.engine_core_svc.worker.rank_link import Info, RankLink, error_of, unavailable_if_replaced
 from tetrad.engine_core_svc.worker.speculative_wire import encode_speculative
 from tetrad.engine_core_svc.worker.together import together
+from tetrad.engine_core_svc.worker.weights_link import WeightsLink
 from tetrad.services.errors import FailedPrecondition, ModelError, TetradError, Unavailable
 from tetrad.services.log import get_logger
 from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES
@@ -57,6 +58,7 @@ class WorkerLink:
         self._ranks = [RankLink(settings, rank, target, carrier) for rank, target in enumerate(settings.worker_targets)]
         self._leader = self._ranks[0]
         self._pauses = PauseLink(self._leader.stub)
+        self._weights = WeightsLink(self._ranks, self._load_request)
         self._first_meeting = FirstMeeting(len(self._ranks), settings.recovery_timeout_s)
         self._layout: KVCacheLayout | None = None
         self._groups: Sequence[Sequence[worker_pb2.KvCacheGroup]] = ()  # groups of that layout, by rank, as first reported
@@ -101,6 +103,24 @@ class WorkerLink:
     async def keep_pause(self, pause: Pause) -> None:
         """Make the leader store this pause, and each later leader when it is connected."""
         await self._pauses.keep(pause)
+
+    @property
+    def weights(self) -> Weights:
+        """The weights after the last finished update."""
+        return self._weights.present
+
+    async def check_weights(self, path: str) -> NewWeights:
+        """Let every rank compare the files of other weights with the model's."""
+        return await self._weights.check(path)
+
+    async def replace_weights(self, update: NewWeights, version: str) -> None:
+        """Let every rank load other weights, or none."""
+        self._is_up = False
+        await self._weights.replace(update, version)
+
+    async def name_weights(self, version: str) -> None:
+        """Give the present weights another name."""
+        await self._weights.name(version)
 
     @property
     def computes_on_cores(self) -> bool:
@@ -190,6 +210,7 @@ class WorkerLink:
             epoch=self.epoch,
             vocab_size=self.require_up()[1].vocab_size,
             step_timeout_s=self._settings.step_timeout_s,
+            moves_blocks=self._settings.kv_role != "none",
             on_change=on_change,
         )
 
@@ -212,6 +233,7 @@ class WorkerLink:
                 reason="STALE_EPOCH",
             )
         await self._pauses.meet(infos[0])
+        self._weights.meet(infos)
         return infos
 
     async def _join(self, infos: Sequence[Info]) -> None:
@@ -247,9 +269,9 @@ class WorkerLink:
             text = f"The workers of a group need the same logits_processors, in one order, but {named}."
             raise FailedPrecondition(text) if self._layout is None else Unavailable(text)
 
-    async def _load_model(self, info: Info) -> WorkerFacts:
+    def _load_request(self) -> worker_pb2.LoadModelRequest:
         settings = self._settings
-        request = worker_pb2.LoadModelRequest(
+        return worker_pb2.LoadModelRequest(
             model=settings.model,
             dtype=settings.dtype,
             quantization=settings.quantization,
@@ -263,8 +285,11 @@ class WorkerLink:
             speculative=encode_speculative(settings),
             enable_expert_parallel=settings.enable_expert_parallel,
         )
+
+    async def _load_model(self, info: Info) -> WorkerFacts:
+        settings = self._settings
         log.info("model.loading", model=settings.model, device=info.device)
-        model, *_ = await together(*(rank.load_model(request) for rank in self._ranks))
+        model = await self._weights.load()
         log.info("model.loaded", model=model.model, weights_size_bytes=model.weights_size_bytes, dtype=model.dtype)
         their_limit = info.max_message_bytes if info.HasField("max_message_bytes") else DEFAULT_MAX_MESSAGE_BYTES
         return WorkerFacts(

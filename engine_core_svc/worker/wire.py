@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
+from tetrad.engine_core_svc.core.kv_transfer_wire import encode_orders
 from tetrad.engine_core_svc.core.media_wire import encode_span
 from tetrad.engine_core_svc.core.params_wire import PoolingMessage, sampling_of
 from tetrad.engine_core_svc.core.payload import EncodedParams
@@ -53,6 +54,8 @@ def encode_plan(plan: SchedulerOutput, *, shares_params: bool = True) -> worker_
         step.grammar_bitmask.bitmask = masks.masks
         step.grammar_bitmask.num_words = masks.num_words
     _add_drafts(step, plan.draft_tokens)
+    if plan.transfers:
+        step.kv_transfers.CopyFrom(encode_orders(plan.transfers))
     _add_copies(step.swap_out, plan.swaps.out)
     _add_copies(step.swap_in, plan.swaps.back)
     return worker_pb2.ExecuteRequest(step=step)

@@ -139,6 +139,7 @@ def _parser(formats: ChatFormats, conversation: Conversation, prompt: str, *, co
         reasoning,
         tools,
         forced=forced,
+        shows_reasoning=formats.reasoning is not None and formats.reasoning.is_content,
         parallel=conversation.parallel_tool_calls,
         new_id=lambda name, index: new_id(name, num_earlier + index),
     )

@@ -14,6 +14,7 @@ from tetrad.frontend.chat.turn_stream import TurnStream
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.parsing.elements.interface import Tool
 from tetrad.frontend.parsing.formats import ChatFormats
+from tetrad.frontend.request.kv_transfer import KvTransfer
 from tetrad.frontend.request.prompts import TokensPrompt
 from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.services.errors import InvalidRequest
@@ -84,6 +85,7 @@ async def start_turn(
     data_parallel_rank: int | None = None,
     model: str | None = None,
     prediction: str = "",
+    kv_transfer: KvTransfer | None = None,
 ) -> TurnStream:
     """Start the assistant's turn. Further arguments and errors: see Texts.encode_chat and AsyncLLM.add_request.
 
@@ -100,6 +102,7 @@ async def start_turn(
         data_parallel_rank: pins the request to an engine core.
         model: the requested model name, which may be an adapter's.
         prediction: the text that the caller expects as the answer; empty: none.
+        kv_transfer: see RequestOptions.
 
     Raises:
         InvalidRequest: the request is invalid; also for two constraints at once, an unknown `tool_choice`, or a strict tool
@@ -124,6 +127,7 @@ async def start_turn(
         data_parallel_rank=data_parallel_rank,
         lora_request=llm.model_names.lora_of(model),
         prediction=prediction,
+        kv_transfer=kv_transfer,
         reasoning_ended=True,  # the constraint says itself where it starts
     )
     outputs = params.structured_outputs

@@ -13,6 +13,7 @@ import grpc
 
 from tetrad.frontend.engine.facts import EngineLoad
 from tetrad.frontend.engine.facts_wire import decode_engine_load
+from tetrad.frontend.engine.weights_client import WeightsClient
 from tetrad.frontend.engine.wire import decode_lora, encode_lora
 from tetrad.frontend.net.discovery import Endpoint
 from tetrad.frontend.request.outputs import LoRARequest
@@ -58,8 +59,18 @@ class AdminState:
     silent: tuple[int, ...]
 
 
+def mode_of(mode: PauseMode) -> engine_core_pb2.PauseMode:
+    """Return a pause mode for messages. Raises InvalidRequest for another name."""
+    if mode not in _MODES:
+        raise InvalidRequest(f"mode must be one of {', '.join(_MODES)}, got {mode!r}.", field="mode")
+    return _MODES[mode]
+
+
 class EngineAdminClient:
     """The client of the admin services of all engine cores.
+
+    Attributes:
+        weights: updates of the weights.
 
     Args:
         endpoints: returns the present admin ports, one per engine core; if there are none, operators' commands fail.
@@ -82,6 +93,7 @@ class EngineAdminClient:
         self._tls = tls
         self._channels: dict[Endpoint, grpc.aio.Channel] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self.weights = WeightsClient(self._reachable, self._ask)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -140,9 +152,7 @@ class EngineAdminClient:
         """
         if level not in _LEVELS:
             raise InvalidRequest(f"level must be 0, 1 or 2, got {level}.", field="level")
-        if mode not in _MODES:
-            raise InvalidRequest(f"mode must be one of {', '.join(_MODES)}, got {mode!r}.", field="mode")
-        request = engine_core_pb2.EngineCoreAdminServiceSleepRequest(level=level, mode=_MODES[mode])
+        request = engine_core_pb2.EngineCoreAdminServiceSleepRequest(level=level, mode=mode_of(mode))
         await self._ask_all("Sleep", request, timeout_s=_SLEEP_TIMEOUT_S)
 
     async def wake_up(self, tags: Sequence[str] = ()) -> None:

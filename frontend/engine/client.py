@@ -289,6 +289,10 @@ class EngineClient:
         found.was_sent = found.message.resumed
         if rejection.error.reason == MM_CACHE_MISS and self._requests.outgoing.try_add_with_media(found):
             return
+        if found.try_without_transfer(rejection.error):
+            log.warning("request.transfer_refused", target=self.target, reason=rejection.error.message)
+            self._requests.outgoing.add([found])
+            return
         problem = _PROBLEM_OF_NOTICE.get(rejection.error.reason, "") if isinstance(rejection.error, Unavailable) else ""
         if problem:
             self.is_draining |= problem == DRAINING
@@ -297,7 +301,7 @@ class EngineClient:
                 self._requests.hand_over(rejection.request_id)
                 self.load.note_ended(rejection.request_id)
                 return
-        if problem != DRAINING:
+        if problem != DRAINING or not found.may_wait:
             self._requests.forget(rejection.request_id)
             self._sink.fail(found.sequence, rejection.error)
         else:

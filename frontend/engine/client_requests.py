@@ -192,4 +192,4 @@ class EngineRequests:
 
 def is_pinned(active: ActiveSequence) -> bool:
     """Return whether a request may run only on its present engine core."""
-    return active.message.HasField("data_parallel_rank")
+    return active.message.HasField("data_parallel_rank") or not active.may_wait

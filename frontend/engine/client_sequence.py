@@ -14,6 +14,7 @@ from tetrad.frontend.media.features import MediaFeature, total_bytes
 from tetrad.frontend.request.prompt_embeds import PromptEmbeds
 from tetrad.frontend.request.request_state import RequestState
 from tetrad.frontend.request.sequence import Sequence
+from tetrad.services.errors import TetradError
 from tetrad.services.rpc.columns import U32_BYTES, pack_u32
 from tetrad.services.timers.time_slice import TimeSlice
 from tetrad.v1 import engine_core_pb2, types_pb2
@@ -63,6 +64,8 @@ class ActiveSequence:
         features: the preprocessed images of the prompt, also the same objects for all sequences.
         bare_features: the same without their tensors, for an engine core that has these (sent_media.py).
         was_sent: whether an engine core may have accepted the sequence; if so, queue limits do not apply when it is sent again.
+        may_wait: whether it may wait for a lost engine core or continue on another one; else it fails instead.
+        may_drop_transfer: whether it computes its prompt itself if an engine core refuses its KV transfer.
     """
 
     sequence: Sequence
@@ -76,6 +79,8 @@ class ActiveSequence:
     features: tuple[MediaFeature, ...] = ()
     bare_features: tuple[MediaFeature, ...] = ()
     was_sent: bool = False
+    may_wait: bool = True
+    may_drop_transfer: bool = False
 
     @property
     def known_prompt(self) -> bytes:
@@ -92,6 +97,13 @@ class ActiveSequence:
         num_column_bytes += self.embeds.num_bytes if self.embeds is not None else 0
         num_column_bytes += total_bytes(features) + OVERHEAD_BYTES * len(features)
         return self.num_message_bytes + num_column_bytes + OVERHEAD_BYTES
+
+    def try_without_transfer(self, error: TetradError) -> bool:
+        """Remove the KV transfer if `error` refuses it and the sequence can do without it; return whether it was removed."""
+        if not self.may_drop_transfer or error.field != "kv_transfer" or not self.message.HasField("kv_transfer"):
+            return False
+        self.message.ClearField("kv_transfer")
+        return True
 
     @property
     def num_bytes(self) -> int:

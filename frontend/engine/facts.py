@@ -1,11 +1,33 @@
 """Facts about the services behind the frontend, which the services measure or declare. They are not settings."""
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any
 
 from tetrad.frontend.media.items import ModalityFacts
 from tetrad.frontend.request.pooling import PoolingFacts
 from tetrad.frontend.request.steps import SchedulerFacts
+
+
+class KvRole(IntEnum):
+    """What an engine core does with the KV blocks of prompts: its option --kv-role."""
+
+    NONE = 0
+    PRODUCER = 1
+    """It computes prompts, whose blocks others read."""
+    CONSUMER = 2
+    """It reads the blocks of prompts, and generates."""
+    BOTH = 3
+
+    @property
+    def sends(self) -> bool:
+        """Whether others can read its blocks."""
+        return self in (KvRole.PRODUCER, KvRole.BOTH)
+
+    @property
+    def receives(self) -> bool:
+        """Whether it can read the blocks of others."""
+        return self in (KvRole.CONSUMER, KvRole.BOTH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +65,7 @@ class EngineInfo:
     logits_processors: tuple[str, ...] = ()
     modalities: tuple[ModalityFacts, ...] = ()
     max_media_bytes: int = 0
+    kv_role: KvRole = KvRole.NONE
 
 
 @dataclass(frozen=True, slots=True)

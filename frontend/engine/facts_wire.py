@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 
-from tetrad.frontend.engine.facts import EngineInfo, EngineLoad, KvCacheFacts, KvGroupFacts, TokenizerInfo, WorkerStatus
+from tetrad.frontend.engine.facts import EngineInfo, EngineLoad, KvCacheFacts, KvGroupFacts, KvRole, TokenizerInfo, WorkerStatus
 from tetrad.frontend.media.items import ModalityFacts
 from tetrad.frontend.request.pooling import PoolingFacts
 from tetrad.frontend.request.steps import SchedulerFacts
@@ -23,6 +23,7 @@ def decode_engine_info(message: engine_core_pb2.EngineInfo) -> EngineInfo:
     facts["capabilities"] = tuple(map(_decode_capability, message.capabilities))
     facts["logits_processors"] = tuple(message.logits_processors)
     facts["max_media_bytes"] = message.max_media_bytes
+    facts["kv_role"] = _decode_role(message.kv_role)
     facts["modalities"] = _decode_modalities(message.modalities)
     facts["pooling"] = _decode_pooling_facts(message.pooling) if message.HasField("pooling") else None
     return EngineInfo(**facts)
@@ -45,6 +46,11 @@ def _decode_pooling_facts(message: types_pb2.PoolingInfo) -> PoolingFacts:
 
 def _decode_modalities(messages: Iterable[types_pb2.ModalityInfo]) -> tuple[ModalityFacts, ...]:
     return tuple(ModalityFacts(each.modality, each.max_items, each.max_embeds_per_item) for each in messages)
+
+
+def _decode_role(value: int) -> KvRole:
+    """Return a role; none for a role of a later release."""
+    return KvRole(value) if value in set(KvRole) else KvRole.NONE
 
 
 def _decode_capability(value: int) -> str:

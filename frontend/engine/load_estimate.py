@@ -14,11 +14,13 @@ class LoadEstimate:
     Attributes:
         kv_cache_usage: share of KV blocks in use, 0 to 1.
         running_loras: names of the first 32 adapters of running requests.
+        num_expected: number of requests that are to follow: another engine core computes their prompts now.
     """
 
     def __init__(self) -> None:
         self.kv_cache_usage = 0.0
         self.running_loras: Sequence[str] = ()
+        self.num_expected = 0
         self._num_reported = 0
         self._sent_since: set[str] = set()
 
@@ -47,4 +49,4 @@ class LoadEstimate:
 
         A report may be older than a request that was just sent; `num_own` includes such a request.
         """
-        return max(num_own, self._num_reported + len(self._sent_since))
+        return max(num_own, self._num_reported + len(self._sent_since)) + self.num_expected

@@ -6,6 +6,7 @@ Made by the input processor, encoded by wire.py.
 from dataclasses import dataclass, field
 
 from tetrad.frontend.parsing.formats import MarkIds
+from tetrad.frontend.request.kv_transfer import KvTransfer
 from tetrad.frontend.request.prompt_embeds import PromptEmbeds
 from tetrad.frontend.request.request_state import RequestState
 
@@ -25,6 +26,7 @@ class PreparedRequest:
         data_parallel_rank: rank of the engine core that the request is pinned to; None: it is not pinned.
         predicted_ids: token ids that the caller expects as the output.
         embeds: the embeddings of the prompt; None: there are none.
+        kv_transfer: what the engine core does with the prompt's KV blocks for another one; None: nothing.
     """
 
     state: RequestState
@@ -37,3 +39,4 @@ class PreparedRequest:
     data_parallel_rank: int | None
     predicted_ids: list[int] = field(default_factory=list)
     embeds: PromptEmbeds | None = None
+    kv_transfer: KvTransfer | None = None

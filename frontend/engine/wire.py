@@ -9,6 +9,7 @@ from typing import cast
 from google.protobuf import json_format
 
 from tetrad.frontend.engine.facts_wire import decode_scheduler
+from tetrad.frontend.engine.kv_transfer_wire import decode_kv_transfer, encode_kv_transfer
 from tetrad.frontend.engine.prepared_request import PreparedRequest
 from tetrad.frontend.media.features import MediaFeature
 from tetrad.frontend.request.outputs import FinishReasonName, LoRARequest
@@ -55,6 +56,10 @@ def encode_request(sequence: Sequence, prepared: PreparedRequest) -> engine_core
     )
     if sequence.pooling is not None:
         request.pooling_params.CopyFrom(_encode_pooling(sequence.pooling))
+    transfer = prepared.kv_transfer
+    # The blocks are held once, whatever n is: for one reader.
+    if transfer is not None and (sequence.index == 0 or not transfer.do_remote_decode):
+        request.kv_transfer.CopyFrom(encode_kv_transfer(transfer))
     lora = sequence.lora_request
     if lora is not None:
         request.lora_request.CopyFrom(encode_lora(lora))
@@ -205,7 +210,7 @@ def decode_step(message: engine_core_pb2.EngineCoreOutputs) -> Step:
 
     InvalidRequest if the columns of the whole step are inconsistent.
     """
-    step = Step(message.engine_index)
+    step = Step(message.engine_index, weight_version=message.weight_version)
     if message.HasField("decode"):
         decode = message.decode
         handles, counts = unpack_u32(decode.handles), unpack_u32(decode.num_tokens)
@@ -239,6 +244,9 @@ def _decode_rich(output: engine_core_pb2.EngineCoreOutput, told_at: float) -> Ri
         rich.pooled = _decode_pooled(output.pooling_output)
     if output.HasField("prefill_stats"):
         rich.num_cached_tokens = output.prefill_stats.num_cached_tokens
+        rich.num_external_tokens = output.prefill_stats.num_external_cached_tokens
+    if output.HasField("kv_transfer"):
+        rich.kv_transfer = decode_kv_transfer(output.kv_transfer)
     if output.events:
         times = {event.type: event.timestamp_monotonic_s for event in reversed(output.events)}
         queued = times.get(engine_core_pb2.ENGINE_CORE_EVENT_TYPE_QUEUED)

@@ -20,9 +20,12 @@ from tetrad.frontend.llm.unfinished_requests import UnfinishedRequests
 from tetrad.frontend.net.discovery import Discovery, Endpoint
 from tetrad.frontend.observability.metrics import FrontendMetrics
 from tetrad.frontend.observability.recent_requests import RecentRequests
+from tetrad.frontend.routing.dispatch import DirectDispatch, Dispatch
 from tetrad.frontend.routing.kv_events_client import KvEventsClient
 from tetrad.frontend.routing.member import Member
 from tetrad.frontend.routing.pool import EnginePool
+from tetrad.frontend.routing.prefill_first import PrefillFirst
+from tetrad.frontend.routing.prefills import Prefills
 from tetrad.frontend.routing.prefix_memory import PrefixMemory
 from tetrad.frontend.routing.router import Router
 from tetrad.frontend.tokenizer.bundle_client import BundleChunk, bundle_chunks
@@ -42,6 +45,9 @@ class Backends:
         metrics: take the processor's counts and the number of connected services.
         recent: records the requests that end.
         carrier: transport of the connections to the services.
+
+    Attributes:
+        dispatch: sends requests to the engine cores.
     """
 
     def __init__(self, settings: FrontendSettings, metrics: FrontendMetrics, recent: RecentRequests, carrier: Carrier) -> None:
@@ -70,6 +76,7 @@ class Backends:
         self.replays = Replays(self._replay_stream, self.tokenizer)
         self.requests = UnfinishedRequests(self.detokenizer, metrics, recent)
         self.processor = OutputProcessor(self.requests, self.detokenizer, self.tokenizer, metrics)
+        self._prefills = Prefills(self.processor)
         self.engines = EnginePool(
             engines,
             self._join,
@@ -77,6 +84,16 @@ class Backends:
             on_change=self._on_change,
             on_moved=self.requests.move,
         )
+        self._direct = DirectDispatch()
+        self._prefill_first = PrefillFirst(
+            self.engines,
+            self._prefills,
+            self.requests,
+            metrics,
+            min_tokens=settings.min_remote_prefill_tokens,
+            timeout_s=settings.remote_prefill_timeout_s,
+        )
+        self.dispatch: Dispatch = self._direct
         self.readiness = Readiness(self._replicas, self.engines)
 
     @property
@@ -126,7 +143,7 @@ class Backends:
         engine = EngineClient(
             endpoint.target,
             EngineChannel(self._connect(endpoint)),
-            self.processor,
+            self._prefills,
             recovery_timeout_s=timeout_s,
             number=number,
             max_message_bytes=self._settings.max_message_bytes,
@@ -155,4 +172,7 @@ class Backends:
             known_engines=[each.number for each in self.engines.engines],
             num_losses=self._replicas.num_losses + self.engines.num_losses,
         )
+        # Chosen when engine cores change, not for each request: without producers, requests are sent as ever.
+        self.dispatch = self._prefill_first if self.engines.has_producers else self._direct
+        self._prefills.note_change()
         self.readiness.note_change()

@@ -105,6 +105,7 @@ class InputProcessor:
             data_parallel_rank=request.data_parallel_rank,
             predicted_ids=predicted_ids,
             embeds=embeds,
+            kv_transfer=request.kv_transfer,
         )
 
     async def render(self, request: NewRequest) -> RenderedPrompt:

@@ -26,6 +26,7 @@ from tetrad.frontend.request.new_request import NewRequest
 from tetrad.frontend.request.prompts import estimated_prompt_tokens
 from tetrad.frontend.request.request_state import RequestState
 from tetrad.frontend.request.sampling_values import name_of_extra_args
+from tetrad.frontend.routing.placement import Placement
 from tetrad.services.errors import InvalidRequest, Unavailable, Unsupported, UnsupportedArgument
 from tetrad.services.message_size import too_large
 from tetrad.services.observability.tracing import Tracer, reason_of
@@ -98,35 +99,35 @@ class RequestIntake(Intake[InputProcessor]):
 
     async def take(self, request: NewRequest) -> OutputStream:
         """Send a request to an engine and return its outputs. Errors: see AsyncLLM.add_request."""
-        inputs = self._check(request)
-        self._check_generates()
-        self._check_extra_args(request)
+        inputs, request = self._check(request)
         deadline = earliest_deadline(self._timeout_s)
         num_tokens = estimated_prompt_tokens(request.prompt)
         with self._admitted(request, num_tokens, request.params.n, request.ticket) as (ticket, call):
             prepared = await self._prepare(inputs, request, deadline, call)
             # Not earlier: an engine may be lost while a prompt is tokenized. Not later: the spans include the engine's work.
-            engine = self._choose(prepared)
-            engine, active = await self._activate(prepared, engine)
+            placement, active = await self._activate(prepared, self._choose(prepared))
         prepared.state.hold(ticket)
-        self._send(prepared.state, engine, active, deadline)
+        self._send(prepared.state, placement, active, deadline)
         return OutputStream(prepared.state, self._backends.requests)
 
     async def render(self, request: NewRequest) -> RenderedPrompt:
         """Return a request's prompt as ids, without sending it. Errors: see AsyncLLM.render."""
-        inputs = self._check(request)
-        self._check_generates()
-        self._check_extra_args(request)
+        inputs, request = self._check(request)
         # The admission is released when the rendering ends.
         with self._admission.admit(num_tokens=estimated_prompt_tokens(request.prompt)):
             async with within(earliest_deadline(self._timeout_s)):
                 return await inputs.render(request)
 
-    def _check(self, request: NewRequest) -> InputProcessor:
-        """Refuse a request that can be refused at once; else return the processor that prepares it."""
+    def _check(self, request: NewRequest) -> tuple[InputProcessor, NewRequest]:
+        """Refuse a request that can be refused at once; else return the processor that prepares it, and the request."""
         inputs = self._gate.required(self._inputs)
         request.check()
-        return inputs
+        self._check_generates()
+        request = request.with_transfer()
+        self._check_extra_args(request)
+        if request.kv_transfer is not None:
+            self._engines.check_transfer(request.kv_transfer)
+        return inputs, request
 
     def _check_generates(self) -> None:
         """Raise InvalidRequest, with the endpoint to use, for a pooling model."""
@@ -160,15 +161,17 @@ class RequestIntake(Intake[InputProcessor]):
         if lora is not None and not self._engines.info.supports_lora:
             raise Unsupported(f"Got lora_request {lora.lora_name} but LoRA is not enabled!", field="lora_request")
 
-    def _choose(self, prepared: PreparedRequest) -> EngineClient:
+    def _choose(self, prepared: PreparedRequest) -> Placement:
         # The ids of a prompt of embeddings identify no prefix cache entry.
         ids = pack_u32(prepared.state.prompt_token_ids) if prepared.embeds is None else b""
         lora = prepared.state.sequences[0].lora_request
         lora_name, features = lora.lora_name if lora else "", prepared.state.features
-        return self._engines.choose(prepared.data_parallel_rank, ids, prepared.cache_salt, lora_name, features)
+        return self._engines.choose(
+            prepared.data_parallel_rank, ids, prepared.cache_salt, lora_name, features, prepared.kv_transfer
+        )
 
-    async def _activate(self, prepared: PreparedRequest, engine: EngineClient) -> tuple[EngineClient, list[ActiveSequence]]:
-        """Return the sequences with their messages, and the engine to run them; their spans begin here.
+    async def _activate(self, prepared: PreparedRequest, placement: Placement) -> tuple[Placement, list[ActiveSequence]]:
+        """Return the sequences with their messages, and where to run them; their spans begin here.
 
         Many sequences are prepared in several turns of the event loop. If the engine is lost meanwhile, another one is chosen.
 
@@ -180,10 +183,11 @@ class RequestIntake(Intake[InputProcessor]):
         for sequence in state.sequences:
             sequence.span = state.call.start_sequence(sequence)
         try:
-            active = await active_sequences(prepared, engine)
+            active = await active_sequences(prepared, placement.engine)
             self._gate.check_open()
-            if not engine.connected:
-                engine = self._choose(prepared)
+            if not placement.engine.connected:
+                placement = self._choose(prepared)
+            engine = placement.engine
             _check_media_bytes(state.features, engine)
             largest = max(each.most_bytes for each in active)
             if largest > engine.max_message_bytes:
@@ -195,19 +199,18 @@ class RequestIntake(Intake[InputProcessor]):
             raise
         for each in active:
             each.engine = engine
-        return engine, active
+        return placement, active
 
-    def _send(self, state: RequestState, engine: EngineClient, active: list[ActiveSequence], deadline: Deadline | None) -> None:
+    def _send(self, state: RequestState, placement: Placement, active: list[ActiveSequence], deadline: Deadline | None) -> None:
         state.metrics.submitted_time = time.time()
         self._backends.requests.add(state, active)
         if deadline is not None:
             state.expire_after(deadline.remaining_s, lambda: self._backends.requests.fail_request(state, deadline.error()))
-        for each in active:
-            try:
-                engine.add(each)
-            except Unavailable:
-                self._backends.requests.abort_request(state)
-                raise
+        try:
+            self._backends.dispatch.send(placement, active)
+        except Unavailable:
+            self._backends.requests.abort_request(state)
+            raise
 
 
 def _check_media_bytes(features: Sequence[MediaFeature], engine: EngineClient) -> None:

@@ -191,6 +191,8 @@ class OutputProcessor:
             sequence.add_token_ids(update.ids[len(sequence.output_token_ids) - num_before :])
         num_tokens = len(sequence.output_token_ids) - num_before
         self._take_facts(update, num_tokens)
+        if step.weight_version or sequence.weight_versions:
+            sequence.note_weights(step.weight_version, num_before)
         if num_tokens:
             self._count(active, num_tokens, step, tally)
         if stopped_by_text:
@@ -208,10 +210,12 @@ class OutputProcessor:
         if rich is PLAIN:
             return
         if rich.num_cached_tokens is not None and request.num_cached_tokens is None:
-            request.num_cached_tokens = rich.num_cached_tokens
+            request.num_cached_tokens = request.prefilled.num_cached(rich.num_cached_tokens, rich.num_external_tokens)
+        request.kv_transfer = rich.kv_transfer or request.kv_transfer
         request.metrics.num_preemptions += rich.num_preemptions
         if rich.queued_time_s is not None and request.metrics.queued_time_s is None:
-            request.metrics.queued_time_s, request.metrics.prefill_time_s = rich.queued_time_s, rich.prefill_time_s
+            request.metrics.queued_time_s = rich.queued_time_s + request.prefilled.queued_time_s
+            request.metrics.prefill_time_s = (rich.prefill_time_s or 0.0) + request.prefilled.prefill_time_s
         if rich.pooled is not None:
             update.active.sequence.pooled = rich.pooled
             update.active.sequence.num_cached_tokens = rich.num_cached_tokens or 0

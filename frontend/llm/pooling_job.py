@@ -122,7 +122,7 @@ class PoolingJob:
         column, salt = pack_u32(sequence.prompt_token_ids), self._salts[self._parts.owners[place]]
         try:
             lora = sequence.lora_request
-            engine = self._engines.choose(None, column, salt, lora.lora_name if lora else "")
+            engine = self._engines.choose(None, column, salt, lora.lora_name if lora else "").engine
             sequence.span = self.state.call.start_sequence(sequence)
             active = pooling_sequence(sequence, replace(self._prepared, cache_salt=salt), engine, column)
             if active.most_bytes > engine.max_message_bytes:

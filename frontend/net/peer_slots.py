@@ -31,13 +31,11 @@ class PeerSlots:
         number: index of this process's slot, from 0; no other running process has it.
 
     Raises:
-        Unavailable: all slots are in use.
+        Unavailable: all slots are in use, or the file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.ftruncate(self._fd, _SIZE)
+        self._fd = _opened(path)
         self._map = mmap.mmap(self._fd, _SIZE)
         self._values = memoryview(self._map).cast("q")
         self.number = self._take()
@@ -83,6 +81,26 @@ class PeerSlots:
     def _is_held(self, number: int) -> bool:
         found = fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, _lock(number))
         return bool(_LOCK.unpack(found)[0] != fcntl.F_UNLCK)
+
+
+def _opened(path: Path) -> int:
+    """Return the descriptor of the file. It has room for all slots: on a full disk, a write to a mapped hole kills the process.
+
+    Raises:
+        Unavailable: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, _SIZE)
+        except OSError:
+            os.close(fd)
+            raise
+    except OSError as error:
+        text = f"The file {path}, which the frontends of a port share, cannot be written: {error.strerror}."
+        raise Unavailable(text) from error
+    return fd
 
 
 def _lock(number: int) -> bytes:

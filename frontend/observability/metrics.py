@@ -47,6 +47,14 @@ class FrontendMetrics:
         self._engines = series.gauge("num_engines_connected", "Engine cores with an open session.")
         self._losses = series.counter("backend_losses", "Times that a tokenizer or an engine core was lost.")
         self._num_losses = 0
+        self._prefills = series.counters(
+            "remote_prefills",
+            "Prompts sent first to an engine core with kv-role producer, by outcome: done, or failed (then the consumer "
+            "computes the prompt).",
+            "outcome",
+        )
+        for outcome in ("done", "failed"):
+            self._prefills.labels(model_name, outcome)
         self.steps = StepMetrics(series)
 
         self._success = series.counters("request_success", "Requests ended, by reason.", "finished_reason")
@@ -124,6 +132,10 @@ class FrontendMetrics:
         self._scheduler.note_engines(engines, known_engines)
         self._losses.inc(num_losses - self._num_losses)
         self._num_losses = num_losses
+
+    def observe_prefill(self, *, is_done: bool) -> None:
+        """Record the end of a first phase, in which a producer computed a prompt or failed to."""
+        self._prefills.labels(self.model_name, "done" if is_done else "failed").inc()
 
     def observe_tokenizer_call(self, method: str, seconds: float) -> None:
         """Record the duration of an answered tokenizer call."""

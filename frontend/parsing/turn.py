@@ -18,6 +18,7 @@ class TurnParser:
         reasoning: parser of the reasoning; None: the model does not mark any.
         tools: parser of the tool calls; None: all other text is content.
         forced: parser of the remaining content if the output must consist of calls only; None: it is content.
+        shows_reasoning: whether reasoning is shown as part of the content.
         parallel: whether more than one tool call is returned.
         new_id: returns the id of a call that has none, from its name and its index in the turn.
     """
@@ -28,10 +29,12 @@ class TurnParser:
         tools: Parser | None,
         *,
         forced: Parser | None = None,
+        shows_reasoning: bool = False,
         parallel: bool = True,
         new_id: Callable[[str, int], str] = OpenAICallIds.new_call_id,
     ) -> None:
         self._stages: Sequence[Parser] = [stage for stage in (reasoning, tools, forced) if stage is not None]
+        self._shows_reasoning = shows_reasoning
         self._parallel = parallel
         self._new_id = new_id
         self._last_arguments: list[str] = []
@@ -69,7 +72,8 @@ class TurnParser:
 
     def _as_shown(self, piece: Piece) -> Piece | None:
         if isinstance(piece, Reasoning | Content):
-            return piece if piece.text else None
+            shown = Content(piece.text) if self._shows_reasoning else piece
+            return shown if piece.text else None
         if piece.index > 0 and not self._parallel:
             return None
         if isinstance(piece, ToolCallArguments):

@@ -1,11 +1,13 @@
 """NewRequest: a caller's request before any check. Made by AsyncLLM, consumed by the intake."""
 
+import copy
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TypedDict
+from dataclasses import dataclass, field, replace
+from typing import Self, TypedDict
 
 from tetrad.frontend.request.admission import Ticket
+from tetrad.frontend.request.kv_transfer import KV_TRANSFER_PARAMS, KvTransfer
 from tetrad.frontend.request.outputs import LoRARequest
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.request.sampling_params import SamplingParams
@@ -33,6 +35,8 @@ class RequestOptions(TypedDict, total=False):
         reasoning_ended: whether a constraint holds from the first token, or only after the end of the reasoning. None: the
             prompt decides, if the server names a reasoning parser; else from the first token.
         ticket: the request's share of the limits, which its call has reserved; None: the request is admitted by itself.
+        kv_transfer: what the engine core does with the prompt's KV blocks for another one; None: nothing. A program gives it
+            as vLLM's do, in SamplingParams.extra_args["kv_transfer_params"].
     """
 
     priority: int
@@ -47,6 +51,7 @@ class RequestOptions(TypedDict, total=False):
     prediction: str
     reasoning_ended: bool | None
     ticket: Ticket | None
+    kv_transfer: KvTransfer | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +81,19 @@ class NewRequest:
     prediction: str = ""
     reasoning_ended: bool | None = None
     ticket: Ticket | None = None
+    kv_transfer: KvTransfer | None = None
+
+    def with_transfer(self) -> Self:
+        """Return the request with the KV transfer of its extra_args in `kv_transfer`; InvalidRequest for a wrong one."""
+        given = self.params.extra_args
+        if not given or KV_TRANSFER_PARAMS not in given:
+            return self
+        if self.kv_transfer is not None:
+            text = f"{KV_TRANSFER_PARAMS} is given twice, also in extra_args; give it once."
+            raise InvalidRequest(text, field=KV_TRANSFER_PARAMS)
+        params = copy.copy(self.params)
+        params.extra_args = {name: value for name, value in given.items() if name != KV_TRANSFER_PARAMS} or None
+        return replace(self, params=params, kv_transfer=KvTransfer.of(given[KV_TRANSFER_PARAMS]))
 
     def check(self) -> None:
         """Raise for values that are invalid for every model, prompt and parameters."""

@@ -1,11 +1,12 @@
 """RequestOutput and its parts: the outputs of a request. Public Python types with vLLM's names."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from tetrad.frontend.request.sampling_values import check_integer, check_text, wrong
+from tetrad.frontend.request.weight_versions import Spans
 
 _MAX_LORA_ID = 2**32 - 1
 
@@ -86,6 +87,7 @@ class CompletionOutput:
         logprobs: one entry per entry of token_ids, if requested.
         finish_reason: None until finished.
         stop_reason: the stop string or stop token id; None for EOS.
+        weight_versions: the weights that computed all tokens so far, also for DELTA; None: those of the start.
     """
 
     index: int
@@ -96,6 +98,7 @@ class CompletionOutput:
     finish_reason: FinishReasonName | None = None
     stop_reason: int | str | None = None
     lora_request: LoRARequest | None = None
+    weight_versions: Spans | None = None
 
     def finished(self) -> bool:
         """Whether this output is complete."""
@@ -112,6 +115,7 @@ class RequestOutput:
         outputs: the outputs that made progress (all n in a final-only output).
         finished: whether all n outputs are complete.
         num_cached_tokens: prompt tokens found in the prefix cache; None until known.
+        kv_transfer_params: where the prompt's KV blocks are kept for another engine core, for its request; once, at the end.
     """
 
     request_id: str
@@ -123,6 +127,7 @@ class RequestOutput:
     metrics: RequestMetrics | None = None
     lora_request: LoRARequest | None = None
     num_cached_tokens: int | None = None
+    kv_transfer_params: dict[str, Any] | None = None
 
     def add(self, newer: "RequestOutput", *, aggregate: bool) -> None:
         """Merge a later output of the same request into this one.
@@ -144,6 +149,7 @@ def merge(older: RequestOutput, newer: RequestOutput, places: dict[int, int], *,
     older.finished |= newer.finished
     older.prompt_logprobs = older.prompt_logprobs or newer.prompt_logprobs
     older.num_cached_tokens = newer.num_cached_tokens
+    older.kv_transfer_params = newer.kv_transfer_params or older.kv_transfer_params
     for output in newer.outputs:
         place = places.get(output.index)
         if place is None:
@@ -163,3 +169,4 @@ def _append(older: CompletionOutput, newer: CompletionOutput) -> None:
     older.cumulative_logprob = newer.cumulative_logprob
     older.finish_reason = newer.finish_reason
     older.stop_reason = newer.stop_reason
+    older.weight_versions = newer.weight_versions

@@ -11,7 +11,9 @@ from tetrad.frontend.media.features import MediaFeature
 from tetrad.frontend.request.admission import Ticket
 from tetrad.frontend.request.call_trace import NO_CALL
 from tetrad.frontend.request.collector import OutputCollector
+from tetrad.frontend.request.kv_transfer import KvTransfer
 from tetrad.frontend.request.outputs import LoRARequest, PositionLogprobs, RequestMetrics, RequestOutput
+from tetrad.frontend.request.prefilled import NOT_PREFILLED
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.frontend.request.sequence import Sequence
 
@@ -51,6 +53,9 @@ class RequestState:
         self.collector = OutputCollector(aggregate=self.kind is RequestOutputKind.DELTA)
         self.metrics = RequestMetrics(arrival_time=arrival_time)
         self.num_cached_tokens: int | None = None
+        self.prefilled = NOT_PREFILLED
+        # Where the prompt's blocks are kept for another engine core.
+        self.kv_transfer: KvTransfer | None = None
         # Tokens of a prompt adapter before the prompt: answers neither contain nor count them.
         self.num_virtual_tokens = 0
         # The images of the prompt, for further requests with the same prompt.
@@ -132,6 +137,7 @@ class RequestState:
                 return
             outputs = [output]
         prompt_logprobs = self._prompt_logprobs
+        transfer = self.kv_transfer if self.finished else None
         if self.kind is RequestOutputKind.DELTA and prompt_logprobs is not None:
             self._prompt_logprobs = []
             prompt_logprobs = prompt_logprobs or None
@@ -146,5 +152,6 @@ class RequestState:
                 metrics=self.metrics,
                 lora_request=self.lora_request,
                 num_cached_tokens=self._num_cached_of_prompt,
+                kv_transfer_params=None if transfer is None else transfer.to_json(),
             )
         )

@@ -9,6 +9,7 @@ from tetrad.frontend.request.outputs import CompletionOutput, FinishReasonName, 
 from tetrad.frontend.request.pooling import PooledTensor, PoolingParams
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.frontend.request.stop_strings import StopStrings
+from tetrad.frontend.request.weight_versions import Spans, with_tokens
 from tetrad.services.observability.tracing import NO_SPAN, Span
 
 # Number of prompt tokens that a detokenizer needs to decide on leading spaces and unfinished characters.
@@ -33,6 +34,7 @@ class Sequence:
         span: the trace's span from sending to the last step.
         pooled: the answer of a pooling sequence; None until it is received.
         num_cached_tokens: number of prompt tokens found in the prefix cache; set together with `pooled`.
+        weight_versions: the weights that computed the output's tokens; empty: they have no name.
     """
 
     __slots__ = (
@@ -63,6 +65,7 @@ class Sequence:
         "span",
         "stop_reason",
         "text",
+        "weight_versions",
     )
 
     def __init__(
@@ -104,6 +107,7 @@ class Sequence:
         self.finish_reason: FinishReasonName | None = None
         self.stop_reason: int | str | None = None
         self.span: Span = NO_SPAN
+        self.weight_versions: Spans = ()
         self._stops = StopStrings(params.stops, include_in_output=params.include_stop_str_in_output)
         self._delivered_chars = 0
         self._delivered_tokens = 0
@@ -149,6 +153,11 @@ class Sequence:
         self.logprobs += positions
         self.cumulative_logprob += sum(next(iter(position.values())).logprob for position in positions)
 
+    def note_weights(self, version: str, first: int) -> None:
+        """Note the weights that computed the tokens from index `first` on; an empty version has no name."""
+        if first < len(self.output_token_ids):
+            self.weight_versions = with_tokens(self.weight_versions, version, first, len(self.output_token_ids))
+
     def finish(self, reason: FinishReasonName, stop_reason: int | str | None = None) -> None:
         """End the sequence."""
         self.finish_reason = reason
@@ -177,4 +186,5 @@ class Sequence:
             finish_reason=self.finish_reason,
             stop_reason=self.stop_reason,
             lora_request=self.lora_request,
+            weight_versions=self.weight_versions or None,
         )

@@ -3,6 +3,7 @@
 import time
 from dataclasses import dataclass, field, replace
 
+from tetrad.frontend.request.kv_transfer import KvTransfer
 from tetrad.frontend.request.outputs import FinishReasonName
 from tetrad.frontend.request.pooling import PooledTensor
 from tetrad.services.errors import InternalError, TetradError
@@ -28,11 +29,15 @@ class RichUpdate:
     logprobs: LogprobRows | None = None
     prompt_logprobs: LogprobRows | None = None
     num_cached_tokens: int | None = None
+    # Those of the cached tokens that were read from another engine core.
+    num_external_tokens: int = 0
     num_preemptions: int = 0
     # From queued to first scheduled, and from there to the first token, on the engine's clock.
     queued_time_s: float | None = None
     prefill_time_s: float | None = None
     pooled: PooledTensor | None = None
+    # Where the prompt's blocks are kept.
+    kv_transfer: KvTransfer | None = None
 
     @property
     def stands_alone(self) -> bool:
@@ -78,12 +83,16 @@ class Step:
     scheduler: SchedulerFacts | None = None
     # Wall clock in seconds.
     received_time: float = field(default_factory=time.time)
+    weight_version: str = ""  # name of the weights that computed it; empty: they have none
 
     def try_join(self, later: "Step") -> bool:
         """Merge the next step of the same engine into this one: append its tokens to those of each sequence; return True.
 
-        Return False and change nothing if a sequence has updates in both steps that cannot be merged (see `stands_alone`).
+        Return False and change nothing if a sequence has updates in both steps that cannot be merged (see `stands_alone`), or
+        if other weights computed the steps.
         """
+        if later.weight_version != self.weight_version:
+            return False
         places = {handle: place for place, (handle, _, _) in enumerate(self.updates)}
         shared = [update for update in later.updates if update[0] in places]
         for handle, ids, rich in shared:
@@ -109,6 +118,7 @@ def _joined(earlier: RichUpdate | None, later: RichUpdate | None) -> RichUpdate 
         later,
         prompt_logprobs=earlier.prompt_logprobs or later.prompt_logprobs,
         num_cached_tokens=later.num_cached_tokens if earlier.num_cached_tokens is None else earlier.num_cached_tokens,
+        num_external_tokens=earlier.num_external_tokens or later.num_external_tokens,
         num_preemptions=earlier.num_preemptions + later.num_preemptions,
         queued_time_s=later.queued_time_s if earlier.queued_time_s is None else earlier.queued_time_s,
         prefill_time_s=later.prefill_time_s if earlier.prefill_time_s is None else earlier.prefill_time_s,

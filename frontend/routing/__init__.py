@@ -1,1 +1,1 @@
-"""Routing: chooses the engine core of each request by the load of the engine cores and their cached prefixes."""
+"""Routing: chooses the engine core of each request by load, cached prefixes and roles, and sends the request to it."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from tetrad.frontend.engine.client import EngineClient
+from tetrad.frontend.engine.facts import KvRole
 from tetrad.frontend.net.discovery import Endpoint
 from tetrad.frontend.routing.adapter_memory import AdapterMemory
 from tetrad.frontend.routing.kv_events_client import KvEventsClient
@@ -53,6 +54,11 @@ class Member:
     def own_rank(self) -> int | None:
         """The engine core's --data-parallel-rank; None before its first connection."""
         return None if self.engine.info is None else self.engine.info.engine_index
+
+    @property
+    def role(self) -> KvRole:
+        """The engine core's --kv-role; none before its first connection."""
+        return KvRole.NONE if self.engine.info is None else self.engine.info.kv_role
 
     @property
     def place(self) -> tuple[int, int, str]:

@@ -6,16 +6,19 @@ among the healthy ones. A request contains all its state: any engine core can co
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from tetrad.frontend.engine.client import EngineClient
 from tetrad.frontend.engine.client_sequence import ActiveSequence
-from tetrad.frontend.engine.facts import EngineInfo
+from tetrad.frontend.engine.facts import EngineInfo, KvRole
 from tetrad.frontend.media.features import MediaFeature
 from tetrad.frontend.net.discovery import Discovery, Endpoint, fixed_endpoints
+from tetrad.frontend.request.kv_transfer import KvTransfer
 from tetrad.frontend.request.sequence import Sequence
 from tetrad.frontend.routing.member import Member
+from tetrad.frontend.routing.placement import Placement
 from tetrad.frontend.routing.ranks import Ranks
+from tetrad.frontend.routing.roles import can_do, missing_role, preferred
 from tetrad.frontend.routing.router import Router
 from tetrad.services.errors import TetradError, Unavailable
 from tetrad.services.log import get_logger
@@ -92,6 +95,11 @@ class EnginePool:
         """The largest length of prompt plus output, in tokens, that every engine core accepts; without any, the last value."""
         known = [engine.info.max_model_len for engine in self.engines if engine.info is not None]
         return min(known, default=self._last_max_model_len)
+
+    @property
+    def has_producers(self) -> bool:
+        """Whether an engine core has the role producer; it may be lost."""
+        return any(member.role is KvRole.PRODUCER for member in self._members)
 
     def admin_endpoints(self, targets: tuple[str, ...]) -> list[Endpoint]:
         """Return the presently known admin ports of `targets`: first those of the members, in their order."""
@@ -214,7 +222,8 @@ class EnginePool:
         cache_salt: str = "",
         lora_name: str = "",
         features: tuple[MediaFeature, ...] = (),
-    ) -> EngineClient:
+        transfer: KvTransfer | None = None,
+    ) -> Placement:
         """Return the engine core for a request: the one at `rank`, else a healthy one, else a connected one, else any.
 
         All n outputs of a request go to one engine core, because they share the prompt and so its cached blocks.
@@ -225,14 +234,49 @@ class EnginePool:
             cache_salt: only requests with the same salt share prefixes.
             lora_name: the adapter of the request; empty: the base model.
             features: the images of the prompt.
+            transfer: what the engine core does with the prompt's KV blocks; only engine cores with the role for it are chosen.
+
+        Raises:
+            UnsupportedArgument: no engine core has the role that `transfer` needs.
+            Unavailable: no engine core is known.
         """
         if rank is not None:
-            return self._ranks.find(self._members, rank).engine
+            pinned = self._ranks.find(self._members, rank)
+            if not can_do(pinned.role, transfer):
+                raise missing_role(transfer)
+            return Placement(pinned.engine)
         if not self._members:
             raise Unavailable(f"No engine core is known: {self.discovery.problem}.", retry_after_s=1.0)
-        least = min(member.health_order for member in self._members)
-        candidates = [each for each in self._members if each.health_order == least]
-        return self._router.choose(candidates, token_ids, cache_salt, lora_name, features).engine
+        able = [each for each in self._members if can_do(each.role, transfer)]
+        if not able:
+            raise missing_role(transfer)
+        least = min(member.health_order for member in able)
+        candidates = preferred([each for each in able if each.health_order == least], transfer)
+        chosen, num_held = self._router.place(candidates, token_ids, cache_salt, lora_name, features)
+        return Placement(chosen.engine, num_held)
+
+    def choose_producer(
+        self,
+        token_ids: bytes,
+        cache_salt: str,
+        lora_name: str,
+        features: tuple[MediaFeature, ...],
+        avoided: Container[EngineClient] = (),
+    ) -> EngineClient | None:
+        """Return a healthy engine core of the role producer for a prompt; None: there is none, or only `avoided` ones.
+
+        Further arguments: see `choose`.
+        """
+        healthy = [each for each in self._members if each.role is KvRole.PRODUCER and each.is_healthy]
+        producers = [each for each in healthy if each.engine not in avoided]
+        if not producers:
+            return None
+        return self._router.choose(producers, token_ids, cache_salt, lora_name, features).engine
+
+    def check_transfer(self, transfer: KvTransfer) -> None:
+        """Raise UnsupportedArgument if no engine core has the role that a KV transfer needs."""
+        if not any(can_do(each.role, transfer) for each in self._members):
+            raise missing_role(transfer)
 
     def on_change(self) -> None:
         """Update the pool after an engine core was connected, lost, added or removed, or its problem changed."""
@@ -272,8 +316,13 @@ class EnginePool:
             if not others:
                 return False
             salt, lora_name = each.message.cache_salt, each.message.lora_request.name
-            successor = self._router.choose(others, each.known_prompt, salt, lora_name, each.features).engine
+            transfer = each.message.kv_transfer if each.message.HasField("kv_transfer") else None
+            chosen = self._router.choose(preferred(others, transfer), each.known_prompt, salt, lora_name, each.features)
+            successor = chosen.engine
             log.info("request.moved", **sequence.span.context.log_fields(sequence.request_id), target=successor.target)
+            if not can_do(chosen.role, transfer):
+                # It computes the prompt itself: the tokens are the same.
+                each.message.ClearField("kv_transfer")
             successor.add(each)
             self._on_moved(sequence, successor)
         return True

@@ -47,6 +47,15 @@ class PrefixMemory:
             count += 1
         return count
 
+    def num_reported(self, keys: Iterable[int]) -> int:
+        """Return the number of consecutive blocks, from the first on, that KV events report: they are there already."""
+        held, count = self._held, 0
+        for key in keys:
+            if held.get(key) is None:
+                break
+            count += 1
+        return count
+
     def expect(self, keys: Sequence[int]) -> None:
         """Record that the engine core will hold the blocks of a prompt that is being sent."""
         held = self._held

@@ -81,7 +81,20 @@ class Router:
         lora_name: str = "",
         features: Sequence[MediaFeature] = (),
     ) -> C:
-        """Return one of the engine cores, and record the prefix and adapter that it will have.
+        """Return one of the engine cores. See `place`."""
+        return self.place(engines, token_ids, cache_salt, lora_name, features)[0]
+
+    def place(
+        self,
+        engines: Sequence[C],
+        token_ids: bytes,
+        cache_salt: str = "",
+        lora_name: str = "",
+        features: Sequence[MediaFeature] = (),
+    ) -> tuple[C, int]:
+        """Return one of the engine cores, and the number of tokens of the prompt's start that it reports to hold.
+
+        Records the prefix and adapter that it will have.
 
         Args:
             engines: at least one.
@@ -95,9 +108,12 @@ class Router:
         chosen = engines[0] if len(engines) == 1 else self._cheapest(engines, keys, token_ids, lora_name, features)
         if lora_name:
             chosen.adapters.expect(lora_name)
+        num_held = 0
         if keys:
-            chosen.prefixes.expect(keys[chosen.prefixes.block_size])
-        return chosen
+            own = keys[chosen.prefixes.block_size]
+            num_held = chosen.prefixes.num_reported(own) * chosen.prefixes.block_size
+            chosen.prefixes.expect(own)
+        return chosen, num_held
 
     def _keys(
         self, engines: Sequence[C], token_ids: bytes, cache_salt: str, features: Sequence[MediaFeature] = ()

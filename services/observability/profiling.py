@@ -35,11 +35,19 @@ class StepProfiler:
         self._recording = Recording(self._service, self._find_points())
 
     def stop(self) -> Path:
-        """End the recording; return the path of its trace. Raises NotFound if there is none. Writing may take a second."""
+        """End the recording and return the path of its trace. Writing may take a second.
+
+        Raises:
+            NotFound: there is no recording.
+            FailedPrecondition: the trace cannot be written, for example on a full disk. The recording has ended.
+        """
         if self._recording is None:
             raise NotFound("No profile is being recorded; start one first.")
         recording, self._recording, path = self._recording, None, self._path
-        recording.end(path)
+        try:
+            recording.end(path)
+        except OSError as error:
+            raise not_written(path, error.strerror or str(error)) from error
         return path
 
     async def stop_aside(self) -> list[str]:
@@ -60,6 +68,11 @@ async def stop_all(*stops: Awaitable[list[str]]) -> list[str]:
     if failures or len(errors) == len(results):
         raise (failures or errors)[0]
     return [path for each in results if not isinstance(each, BaseException) for path in each]
+
+
+def not_written(path: Path, reason: str) -> FailedPrecondition:
+    """Return the error for a profile that cannot be written."""
+    return FailedPrecondition(f"The profile {path} cannot be written: {reason}.")
 
 
 def profile_directory(setting: str) -> Path:

@@ -20,6 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tetrad.services.log import get_logger
+
+log = get_logger()
+
 _CAPACITY = 100_000
 """Maximum number of kept spans; few enough to be written in the time that a service has to end."""
 
@@ -132,7 +136,7 @@ class Recorder:
             self._note(f"garbage collection {info['generation']}", self._collection_began_ns, self._lane(), None)
 
     def write(self, path: Path) -> None:
-        """Write the kept spans in Chrome's trace event format, completely or not at all; times in microseconds.
+        """Write the kept spans in Chrome's trace event format, completely or not at all (OSError); times in microseconds.
 
         `otherData.dropped` is the number of spans that were not kept; they were older than the kept ones.
         """
@@ -141,8 +145,12 @@ class Recorder:
         draft = path.with_name(f"{path.name}.draft")
         dropped = self._num_noted - len(spans)
         events = ",\n".join(lines)
-        draft.write_text(f'{{"otherData": {{"dropped": {dropped}}}, "traceEvents": [\n{events}\n]}}\n', "utf-8")
-        draft.replace(path)
+        try:
+            draft.write_text(f'{{"otherData": {{"dropped": {dropped}}}, "traceEvents": [\n{events}\n]}}\n', "utf-8")
+            draft.replace(path)
+        except OSError:
+            draft.unlink(missing_ok=True)
+            raise
 
     def _note(self, name: str, start_ns: int, lane: int | None, step_id: int | None) -> None:
         self._num_noted += 1
@@ -177,6 +185,8 @@ class Recorder:
 def tracing(process: str, path: Path | None, find_points: Callable[[], Points]) -> Iterator[None]:
     """Trace this process while the context is open, and write the file at its end; do nothing if `path` is None.
 
+    A file that cannot be written is logged: the service has done its work.
+
     Args:
         process: the service's name.
         path: path of the file.
@@ -189,7 +199,10 @@ def tracing(process: str, path: Path | None, find_points: Callable[[], Points]) 
     try:
         yield
     finally:
-        recording.end(path)
+        try:
+            recording.end(path)
+        except OSError as error:
+            log.error("trace.not_written", file=str(path), reason=error.strerror or str(error))
 
 
 class Recording:
@@ -209,7 +222,7 @@ class Recording:
         self._installed.callback(gc.callbacks.remove, recorder.note_collection)
 
     def end(self, path: Path) -> None:
-        """Stop tracing and write the trace."""
+        """Stop tracing and write the trace; OSError if that fails."""
         self._installed.close()
         self._recorder.write(path)
 

@@ -34,6 +34,7 @@ _LOOKUPS = (
     {"method": "suffix", "suffix_decoding_max_cached_requests": 20},
 )
 # A model that pools has one rank.
+_PREFILL_SIZES = (Sizes(2, prefill_cores=1), Sizes(3, prefill_cores=1), Sizes(3, prefill_cores=2))
 _SIZES = (Sizes(2, tokenizers=2), Sizes(shards=2), Sizes(stages=2), Sizes(2, stages=2))
 _SHARED = Sizes(2, shares_experts=True)
 
@@ -77,7 +78,13 @@ def _llama(directory: Path) -> Checkpoint:
     save_lora(directory / "1", reference, "q_proj|up_proj|lm_head", seed=1)
     save_lora(directory / "2", reference, "k_proj|o_proj|down_proj", rank=4, seed=2)
     save_prompt_adapter(directory / "3", 64, seed=3, rows=5)
-    return Checkpoint(directory, _adapters(directory, 3), (*_LOOKUPS, *configs), kv_cache_dtypes=_NATIVE_TYPES)
+    return Checkpoint(
+        directory,
+        _adapters(directory, 3),
+        (*_LOOKUPS, *configs),
+        kv_cache_dtypes=_NATIVE_TYPES,
+        sizes=(*_SIZES, *_PREFILL_SIZES),
+    )
 
 
 def _embedding(directory: Path) -> Checkpoint:
@@ -123,7 +130,8 @@ def _vision(kind: str) -> Callable[[Path], Checkpoint]:
     def save(directory: Path) -> Checkpoint:
         reference = save_vision_model(directory, kind)
         save_lora(directory / "1", reference, r".*(language|text)_model.*(q_proj|up_proj)", seed=1)
-        return Checkpoint(directory, _adapters(directory, 1), _LOOKUPS, reads_images=True, num_groups=6)
+        sizes = _SIZES if kind == "qwen3_5" else (*_SIZES, *_PREFILL_SIZES)  # its states are not moved
+        return Checkpoint(directory, _adapters(directory, 1), _LOOKUPS, reads_images=True, num_groups=6, sizes=sizes)
 
     return save
 

@@ -8,7 +8,7 @@ from tests.combinations.drawing import Drawing
 from tests.combinations.leavers import Leavers
 from tests.combinations.stack import Stack
 from tetrad.frontend.engine.admin_client import PauseMode
-from tetrad.services.errors import TetradError, Unavailable
+from tetrad.services.errors import TetradError, Unavailable, Unsupported
 
 NUM_REQUESTS = 16
 """Of the crowd."""
@@ -28,7 +28,7 @@ class Disturbances:
     async def run(self, count: int) -> None:
         """Disturb so many times."""
         ways = [self._reset, self._pause, self._sleep, self._kill, self._adapters, self._refused, self._cancelled, self._abort]
-        ways += [self._leavers.leave, self._leavers.be_late]
+        ways += [self._leavers.leave, self._leavers.be_late, self._update_weights]
         for _ in range(count):
             await asyncio.sleep(self._rng.choice([0, 0.02, 0.1]))
             way = self._rng.choice(ways)
@@ -63,6 +63,13 @@ class Disturbances:
             await admin.wake_up(["weights"])
         await admin.wake_up()
         self.open.set()
+
+    async def _update_weights(self) -> None:
+        """By the same weights: answers do not change, but everything is computed again."""
+        try:
+            await self._client.llm.engine_admin.weights.reload()
+        except Unsupported as error:  # experts that several engines share
+            self.log.append(str(error))
 
     async def _kill(self) -> None:
         if sum(each.startswith("_kill") for each in self.log) < 3:

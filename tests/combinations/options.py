@@ -52,15 +52,18 @@ def draw_options(rng: random.Random, checkpoint: Checkpoint, parser: str) -> Opt
         fields |= {"enable_chunked_prefill": False, "max_num_batched_tokens": None, "long_prefill_token_threshold": 0}
     if not fields["enable_prefix_caching"]:
         fields["swap_space"] = 0.0
-    if checkpoint.speculative_configs and rng.random() < 0.6:
+    sizes = rng.choice([ONE_OF_EACH, ONE_OF_EACH, *checkpoint.sizes])
+    if sizes.prefill_cores:
+        fields["enable_prefix_caching"] = True  # blocks are found by their content
+    if not sizes.prefill_cores and checkpoint.speculative_configs and rng.random() < 0.6:
         fields["speculative_config"] = json.dumps(rng.choice(checkpoint.speculative_configs))
     frontend = {
         "stream_interval": rng.choice([1, 1, 5]),
         "reasoning_parser": parser,
         "max_num_requests": rng.choice([0, 0, 12]),
         "prefix_affinity": rng.choice([0.0, 16.0]),
+        "min_remote_prefill_tokens": 1,
     }
-    sizes = rng.choice([ONE_OF_EACH, ONE_OF_EACH, *checkpoint.sizes])
     if "eagle3" in fields.get("speculative_config", ""):
         return Options(_given(fields), {}, frontend, sizes)  # torch runs it, which has float32 alone
     worker = {"kv_cache_dtype": rng.choice(checkpoint.kv_cache_dtypes)}

@@ -28,12 +28,14 @@ class Sizes:
 
     Attributes:
         engine_cores: each with its own workers.
+        prefill_cores: number of them, the last ones, that compute prompts for the others.
         shards, stages: of the model, on one worker each.
         tokenizers: of the frontend; engine cores ask the first one.
         shares_experts: whether each worker has a part of the experts, for all of them.
     """
 
     engine_cores: int = 1
+    prefill_cores: int = 0
     shards: int = 1
     stages: int = 1
     tokenizers: int = 1
@@ -97,6 +99,7 @@ async def running_stack(
     groups["enable_expert_parallel"] = sizes.shares_experts
     experts = tuple(f"unix:{directory}/experts-{core}" for core in cores) if sizes.shares_experts else ()
     of_core = _COMMON | {"model": str(model), "tokenizer_targets": tokenizers[:1]} | groups | dict(engine_core)
+    roles = ["consumer"] * (sizes.engine_cores - sizes.prefill_cores) + ["producer"] * sizes.prefill_cores
     of_worker = _COMMON | {"device": "cpu", "threads": 1} | dict(worker)
     stack_of = [
         [Service(serve_tokenizer, TokenizerSettings(**_COMMON, model=str(model), listen=each), carrier) for each in tokenizers],
@@ -120,6 +123,7 @@ async def running_stack(
                     admin_listen=f"{engine_cores[core]}-admin",
                     worker_target=",".join(workers[core]),
                     data_parallel_rank=core,
+                    kv_role=roles[core] if sizes.prefill_cores else "none",
                 ),
                 carrier,
             )

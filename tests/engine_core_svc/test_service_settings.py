@@ -1,5 +1,7 @@
 """Settings of an engine core whose effect only a whole engine core shows. Real gRPC."""
 
+import time
+
 import pytest
 
 from tests.engine_core_svc.service_fakes import Stack
@@ -46,6 +48,24 @@ async def test_requests_of_one_message_are_served_in_the_order_of_their_arrival(
         await client.until_finished(1, 2, 3, 4)
 
     assert list(client.finished) == [1, 3, 4, 2]
+
+
+async def test_a_client_with_a_clock_ahead_does_not_wait_for_all_others(directory):
+    """Its request arrives at the engine core before the one of another client, whose clock is right."""
+    async with Stack(directory, max_num_seqs=1, scheduling_policy="priority") as stack:
+        client, other = await stack.client(), await stack.client()
+        stack.worker.go.clear()
+        client.add(1, [1])
+        client.add(2, [2], arrival_time_unix_nanos=time.time_ns() + 3600 * 10**9)
+        await stack.until_load(lambda load: load.stats.num_running_reqs + load.stats.num_waiting_reqs == 2)
+        other.add(3, [3], arrival_time_unix_nanos=time.time_ns())
+        await stack.until_load(lambda load: load.stats.num_running_reqs + load.stats.num_waiting_reqs == 3)
+
+        stack.worker.go.set()
+        await client.until_finished(1, 2)
+        await other.until_finished(3)
+
+        assert list(stack.worker.names.values()) == ["r1", "r2", "r3"]
 
 
 async def test_overrides_of_the_models_config_reach_the_worker(directory):

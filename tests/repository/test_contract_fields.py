@@ -14,6 +14,7 @@ DECODERS = (
     "tetrad.engine_core_svc.engine.submission_wire",
     "tetrad.engine_core_svc.core.media_wire",
     "tetrad.worker_svc.api.wire",
+    "tetrad.worker_svc.api.kv_transfer_wire",
     "tetrad.worker_svc.api.pooling_wire",
     "tetrad.worker_svc.api.lifecycle",
     "tetrad.tokenizer_svc.api.wire",

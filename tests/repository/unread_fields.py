@@ -10,12 +10,11 @@ NOT_NEEDED = "The receiver gets the same in another field, or computes it."
 
 UNREAD: dict[str, str] = {
     REFUSED: """
-        ChatRequest.kv_transfer_params_json
         ContentPart.audio ContentPart.video
-        EngineCoreRequest.encoder_prompt_token_ids EngineCoreRequest.kv_transfer EngineCoreRequest.kv_transfer_params
+        EngineCoreRequest.encoder_prompt_token_ids EngineCoreRequest.kv_transfer_params
         EngineCoreRequest.reasoning_ended
         EngineCoreRequest.resumable EngineCoreRequest.session_id
-        GenerateRequest.kv_transfer_params_json
+        KvTransferPlan.cancelled_transfer_ids
         LoadModelRequest.config_format LoadModelRequest.kv_connector LoadModelRequest.load_format
         LoadModelRequest.revision
         MultiModalFeature.layouts
@@ -23,43 +22,38 @@ UNREAD: dict[str, str] = {
         PoolingParams.extra_args PoolingParams.late_interaction
         SchedulerOutput.block_copies SchedulerOutput.block_ids_to_zero
         SchedulerOutput.encoder_inputs
-        SchedulerOutput.kv_connector_metadata SchedulerOutput.kv_transfers
+        SchedulerOutput.kv_connector_metadata
     """,
     INSIDE_REFUSED: """
         LateInteraction.*
         RemoteRef.* SharedMemoryRef.*
-        KvConnectorConfig.* KvLease.* KvReceive.* KvTransferParams.* KvTransferPlan.*
+        KvConnectorConfig.*
         GetKvTransferEndpointResponse.agent GetKvTransferEndpointResponse.compatibility_hash
-        GetKvTransferEndpointResponse.engine_id GetKvTransferEndpointResponse.now_monotonic_s
+        GetKvTransferEndpointResponse.now_monotonic_s
         GetKvTransferEndpointResponse.regions KvRegion.*
         WorkerLifecycleServicePinLoraRequest.*
-        FinishWeightUpdateRequest.* FinishWeightUpdateResponse.* InitWeightTransferRequest.* UpdateWeightsRequest.*
-        WorkerLifecycleServiceFinishWeightUpdateRequest.* WorkerLifecycleServiceInitWeightTransferRequest.*
-        WorkerLifecycleServiceUpdateWeightsRequest.*
+        WorkerLifecycleServiceInitWeightTransferRequest.*
     """,
     NOT_SENT: """
-        ExecuteHello.capabilities SessionHello.capabilities KvTransferEvents.*
+        SessionHello.capabilities
     """,
     NOT_SET: """
+        KvTransferEvents.invalid_block_ids
         EncoderInputs.handles EncoderInputs.input_indices EncoderInputs.num_inputs
-        EngineCoreOutput.kv_transfer EngineCoreOutput.kv_transfer_params EngineCoreOutput.num_nans_in_logits
+        EngineCoreOutput.num_nans_in_logits
         EngineCoreOutput.spec_decode_metrics EngineCoreOutput.trace_headers
-        EngineCoreOutputs.weight_version PrefillStats.num_external_cached_tokens
-        EngineInfo.instance_id EngineInfo.kv_cache_size_bytes EngineInfo.kv_connector
-        EngineInfo.kv_role
-        EngineInfo.weight_version
+        EngineInfo.kv_cache_size_bytes
         SchedulerStats.connector_prefix_cache_hits SchedulerStats.connector_prefix_cache_queries
         SchedulerStats.num_waiting_for_remote_kvs_reqs
-        ChatResponse.kv_transfer_params_json ChatResponse.weight_version GenerateResponse.kv_transfer_params_json
-        GenerateResponse.weight_version
         KvCacheGroup.attention_chunk_size KvCacheGroup.head_size_v
         KvCacheGroup.num_state_blocks
         KvCacheGroup.sharing_layers
         ModelInfo.first_layer ModelInfo.is_encoder_decoder ModelInfo.num_stage_layers
-        ModelInfo.supports_transcription ModelInfo.uses_mrope ModelInfo.weight_version
+        ModelInfo.supports_transcription ModelInfo.uses_mrope
         WorkerLifecycleServiceGetInfoResponse.lora_limits
     """,
     OTHERS_READ: """
+        EngineInfo.instance_id EngineInfo.kv_connector
         EngineInfo.data_parallel_size EngineInfo.schema_revision
         EngineLoad.num_sessions IsSleepingResponse.is_sleeping ResetPrefixCacheResponse.success
         GetInfoResponse.pad_token_id GetInfoResponse.unk_token_id
@@ -81,6 +75,7 @@ UNREAD: dict[str, str] = {
         TextOptions.stream_interval
     """,
     NOT_NEEDED: """
+        KvLease.request_id
         EngineCoreRequest.data_parallel_rank EngineCoreRequest.external_req_id SchedulerOutput.total_num_scheduled_tokens
     """,
 }

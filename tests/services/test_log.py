@@ -52,6 +52,16 @@ def test_a_service_logs_json_lines_to_stderr():
     assert "timestamp" in entry
 
 
+def test_lines_of_every_thread_name_the_service():
+    lines = log_lines(
+        "import logging, threading; from tetrad.services.log import *; configure_logging('worker')\n"
+        "def work(): get_logger().info('device.ready'); logging.getLogger('torch').warning('slow')\n"
+        "threading.Thread(target=work).start()"
+    )
+
+    assert [json.loads(line)["service"] for line in lines] == ["worker", "worker"]
+
+
 def test_lines_below_the_level_are_dropped():
     assert not log_lines(
         "from tetrad.services.log import *; configure_logging('worker', level='warning'); get_logger().info('step.done')"

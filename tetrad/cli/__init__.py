@@ -70,6 +70,7 @@ def commands() -> dict[str, tuple[str, Run]]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    _open_closed_streams()
     try:
         return _dispatch(list(sys.argv[1:] if argv is None else argv))
     except BrokenPipeError:  # the reader has closed the pipe, as in `tetrad status | head`
@@ -80,6 +81,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _give_up_stdout(error)
     finally:
         _flush_stdout()
+
+
+def _open_closed_streams() -> None:
+    """Open /dev/null for each standard stream that the caller has closed (`2>&-`), which Python then sets to None.
+
+    A new file takes the lowest free descriptor, so each stream gets its own one. Otherwise a socket or a file would get it, and
+    native code would write its messages there.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115, PTH123 - open until the end
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -21,11 +21,11 @@ def run(arguments: list[str]) -> int:
     with HttpClient(options.url, api_key=options.api_key, ca_file=options.ca_file) as client:
         fields = {"model": client.model_name(options.model), **sampling_fields(options)}
         conversation = TalkConversation(client, fields, options.system_prompt or "", attached=images)
-        if options.quick is not None:
-            conversation.say(options.quick, _tell)
-            print()
-            return 0
         terminal = Terminal(CacheSettings().directory() / _HISTORY)
+        if options.quick is not None:
+            conversation.say(options.quick, terminal.show, terminal.show_reasoning)
+            terminal.end_answer()
+            return 0
         terminal.note(f"{fields['model']} at {client.url}. /help lists commands, Ctrl-D ends.")
         with terminal.opened():
             _talk(terminal, conversation)
@@ -58,20 +58,16 @@ def _talk(terminal: Terminal, conversation: TalkConversation) -> None:
 
 def _say(terminal: Terminal, conversation: TalkConversation, text: str) -> None:
     try:
-        speed = conversation.say(text, _tell)
-        print()
+        speed = conversation.say(text, terminal.show, terminal.show_reasoning)
+        terminal.end_answer()
         terminal.note(str(speed))
     except KeyboardInterrupt:
         if not terminal.is_interactive:
             raise
-        print()
+        terminal.end_answer()
         terminal.note("The answer was ended.")
     except InvalidRequest as error:
         # An invalid field of /set or a too long conversation: the user can change it.
         if not terminal.is_interactive:
             raise
         print(error.message)
-
-
-def _tell(text: str) -> None:
-    print(text, end="", flush=True)

@@ -20,8 +20,8 @@ def run(arguments: list[str]) -> int:
     with HttpClient(options.url, api_key=options.api_key, ca_file=options.ca_file) as client:
         body = {"model": client.model_name(options.model), "prompt": prompt, **sampling_fields(options)}
         for event in client.stream("/v1/completions", body):
-            for choice in event.get("choices", ()):
-                print(choice["text"], end="", flush=True)
+            for choice in event.get("choices") or ():
+                print(choice.get("text") or "", end="", flush=True)
     print()
     return 0
 

@@ -45,8 +45,8 @@ class HttpClient:
             verify=trust,
         )
 
-    def get_json(self, path: str, *, also: int | None = None) -> Any:
-        """Return a JSON document, or raise a TetradError. `also`: an error status that is accepted, too."""
+    def get_json(self, path: str, *, also: int | None = None) -> dict[str, Any]:
+        """Return a JSON object, or raise a TetradError. `also`: an error status that is accepted, too."""
         return self._json(path, self.get_text(path, also=also))
 
     def get_text(self, path: str, *, also: int | None = None) -> str:
@@ -59,8 +59,8 @@ class HttpClient:
             raise _error(response.status_code, response.text)
         return response.text
 
-    def post(self, path: str) -> Any:
-        """Send a POST request without a body and return the JSON document of the answer; a TetradError for an error status."""
+    def post(self, path: str) -> dict[str, Any]:
+        """Send a POST request without a body and return the JSON object of the answer; a TetradError for an error status."""
         try:
             response = self._client.post(path)
         except httpx.HTTPError as error:
@@ -93,18 +93,22 @@ class HttpClient:
                     if event.data == "[DONE]":
                         return
                     document = self._json(path, event.data)
-                    if "error" in document:
-                        raise _error(_STATUS_OF_TYPE.get(document["error"].get("type"), 500), event.data)
+                    if error := document.get("error"):
+                        kind = str(error.get("type")) if isinstance(error, dict) else ""
+                        raise _error(_STATUS_OF_TYPE.get(kind, 500), event.data)
                     yield document
         except httpx.HTTPError as error:
             raise unreachable(self.url, error) from error
 
-    def _json(self, path: str, text: str) -> Any:
+    def _json(self, path: str, text: str) -> dict[str, Any]:
         try:
-            return json.loads(text)
-        except ValueError as error:
-            text = f"The server at {self.url} answers {path} with no JSON. Is it an OpenAI-compatible server?"
-            raise Unavailable(text) from error
+            document = json.loads(text)
+        except (ValueError, RecursionError):
+            document = None
+        if not isinstance(document, dict):
+            text = f"The server at {self.url} answers {path} with no JSON object. Is it an OpenAI-compatible server?"
+            raise Unavailable(text)
+        return document
 
     def __enter__(self) -> Self:
         return self
@@ -151,8 +155,9 @@ def unreachable(url: str, error: httpx.HTTPError) -> Unavailable:
 
 def _error(status: int, text: str) -> TetradError:
     try:
-        message = str(json.loads(text)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
+        error = json.loads(text)["error"]
+        message = error if isinstance(error, str) else str(error["message"])
+    except (ValueError, KeyError, TypeError, RecursionError):
         message = text.strip().splitlines()[0] if text.strip() else f"HTTP status {status}"
     if status == 404:
         return NotFound(message)

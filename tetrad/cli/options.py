@@ -11,6 +11,7 @@ from tetrad.library.engine_args import EngineArgs
 from tetrad.library.engine_settings import SETTING_OF
 from tetrad.services.command_line import CommandLineParser
 from tetrad.services.errors import InvalidRequest
+from tetrad.services.settings import ServiceSettings
 from tetrad.services.verdicts import verdicts_of
 
 PROGRAMS_ALONE = ("allow_functions", "disable_log_stats", "max_num_queued_reqs", "max_num_queued_tokens")
@@ -33,6 +34,8 @@ _HELP = {
     "tensor-parallel-size workers. At most the number of the model's layers.",
     "data_parallel_size": "Number of engine cores, each with a worker that holds all weights. Requests go to them by "
     "load and known prefixes; the cores of the machine are divided among the workers.",
+    "num_prefill_engines": "Number of further engine cores, each with a worker, that compute prompts. Those of "
+    "data-parallel-size read the KV blocks from them and generate (docs/disaggregation.md). 0: the same engine core does both.",
     "tokenizer_pool_size": "Number of tokenizer services; if one fails, another serves its requests. Unset: 2 for a server, "
     "1 for a program that uses the library.",
     "otlp_traces_endpoint": "OpenTelemetry collector that receives the spans of all services: http://host:4317. Unset: none.",
@@ -49,7 +52,7 @@ _HELP = {
     "pooler_config": "JSON object with fields of vLLM's PoolerConfig; they override the model's files. Unset: none.",
     "logits_processors": "Classes that change logits before tokens are chosen. The workers import them from this directory or "
     "from installed packages, and run them with this user's rights. Unset: none.",
-    "log_level": "Minimum severity of the services' logged events: debug, info, warning or error.",
+    "log_level": "Minimum severity of the services' logged events.",
 }
 
 
@@ -168,9 +171,9 @@ def _kind(name: str, annotation: Any) -> dict[str, Any]:
 
 
 def _choices(name: str) -> tuple[str, ...]:
-    if name not in SETTING_OF:
+    owner, setting = SETTING_OF.get(name, (ServiceSettings, name))
+    if setting not in owner.model_fields:
         return ()
-    owner, setting = SETTING_OF[name]
     annotation = owner.model_fields[setting].annotation
     return typing.get_args(annotation) if typing.get_origin(annotation) is Literal else ()
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from tetrad.cli.http_client import HttpClient
 from tetrad.cli.options import new_parser
 from tetrad.cli.sampling_options import add_server_address
-from tetrad.services.errors import InvalidRequest, NotFound
+from tetrad.services.errors import InvalidRequest, NotFound, Unavailable
 
-_SERVICES = ("frontend", "engine-core", "worker")
+_WORKER = "worker"
+_SERVICES = ("frontend", "engine-core", _WORKER)
 
 
 def run(arguments: list[str]) -> int:
@@ -20,21 +21,28 @@ def run(arguments: list[str]) -> int:
     )
     add_server_address(parser)
     parser.add_argument("--seconds", type=float, default=5.0, metavar="X", help="Length of the recording, in seconds.")
-    parser.add_argument("--service", choices=_SERVICES, default="worker", help="Service whose trace --output copies.")
+    text = "Service whose trace --output copies. Unset: the worker."
+    parser.add_argument("--service", choices=_SERVICES, default=None, help=text)
     text = "Copy the service's trace to this file; the server must run on this machine. Unset: print the paths of all traces."
     parser.add_argument("-o", "--output", type=Path, default=None, metavar="PATH", help=text)
     options = parser.parse_args(arguments)
     if not 0 <= options.seconds < math.inf:
         raise InvalidRequest(f"--seconds must be at least 0 and finite, got {options.seconds:g}.", field="seconds")
+    if options.service is not None and options.output is None:
+        raise InvalidRequest("--service says whose trace --output copies: give --output, too.", field="service")
     with HttpClient(options.url, api_key=options.api_key, ca_file=options.ca_file) as client:
         client.post("/start_profile")
         try:
             time.sleep(options.seconds)
         finally:
-            paths = [Path(path) for path in client.post("/stop_profile")["paths"]]
+            stopped = client.post("/stop_profile")
+    try:
+        paths = [Path(path) for path in stopped["paths"]]
+    except (LookupError, TypeError):
+        raise Unavailable(f"The server at {options.url} answers /stop_profile with no paths. Is it a Tetrad server?") from None
     try:
         if options.output is not None:
-            _copy(options.service, paths, options.output)
+            _copy(options.service or _WORKER, paths, options.output)
             print(f"Wrote {options.output}; open it at https://ui.perfetto.dev. All traces of this profile:")
     finally:
         print("\n".join(map(str, paths)))

@@ -115,7 +115,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     for name in ("concurrency", "timeout_s", "start_timeout_s"):
         if not getattr(options, name) > 0:
-            text = f"--{name.replace('_', '-')} must be more than 0, got {getattr(options, name):g}."
+            text = f"--{name.replace('_', '-')} must be more than 0, got {getattr(options, name)}."
             raise InvalidRequest(text, field=name)
     return options
 

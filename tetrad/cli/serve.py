@@ -70,7 +70,7 @@ async def _serve(settings: StackSettings, options: argparse.Namespace, progress:
         can_chat = await has_chat_template(stack.tokenizer_targets[0])
         engine = await engine_facts(stack.engine_admin_targets[0])
         print(
-            announcement(stack.frontend_settings, engine, num_engines=settings.data_parallel_size, can_chat=can_chat),
+            announcement(stack.frontend_settings, engine, num_engines=settings.num_engines, can_chat=can_chat),
             flush=True,
         )
         manager.ready()

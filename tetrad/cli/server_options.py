@@ -44,6 +44,8 @@ _FIELDS = (
     "max_n",
     "max_stop_strings",
     "request_timeout_s",
+    "min_remote_prefill_tokens",
+    "remote_prefill_timeout_s",
     "header_timeout_s",
     "body_timeout_s",
     "slow_client_timeout_s",

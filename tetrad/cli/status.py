@@ -107,9 +107,11 @@ class _Looker:
                 return _Report(f"server      {client.url}  not ready: {health['problem']}", [_dependencies(health)])
             cards = client.get_json("/v1/models")["data"]
             metrics = read_metrics(client.get_text("/metrics"))
+            names = ", ".join(f"{card['id']} (context {card['max_model_len']} tokens)" for card in cards)
         except TetradError as error:
             return _Report(f"server      {client.url}  not ready: {error.message}")
-        names = ", ".join(f"{card['id']} (context {card['max_model_len']} tokens)" for card in cards)
+        except (LookupError, TypeError, ValueError):  # documents of other forms
+            return _Report(f"server      {client.url}  is not a Tetrad server.")
         load = [f"{name} {metrics[name]:g}" for name in _GAUGES if name in metrics] + list(self._rates(metrics))
         server = f"server      {client.url}  ready  Tetrad {version}  {names}"
         return _Report(lines=[server, _dependencies(health), f"load        {'  '.join(load)}"])

@@ -27,7 +27,8 @@ _LORA = "It tunes how vLLM keeps adapters; answers are the same."
 _LOADING = "It tunes how vLLM reads weights; they are the same weights."
 _FILES = "A model's files are found by `model` alone."
 _DRAFTS = "`speculative_config` has the options of speculative decoding."
-_CONNECTORS = "KV connectors are not supported."
+_CONNECTORS = "`num_prefill_engines`, or `--kv-role` of an engine core, does it (docs/disaggregation.md)."
+_DISK = "Weights are updated from a directory, vLLM's backend `disk`."
 _OFFLOAD_MORE = "`cpu_offload_gb` is the one way to offload weights."
 _OFFLOAD = "It has no meaning without the offloading that it tunes."
 _CACHE = "The KV cache has one layout."
@@ -251,7 +252,7 @@ class ForeignEngineArguments:
     allow_deprecated_quantization: Any = argument(
         ignored(False, "The model's files say how they are quantized; what cannot be read is refused.")
     )
-    weight_transfer_config: Any = argument(refused(None, "Weights are read once, from the model's files."))
+    weight_transfer_config: Any = argument(refused(None, _DISK, {"backend": "disk"}))
     reasoning_config: Any = argument(refused(None, "`reasoning_parser` is all that there is to say about reasoning."))
     shutdown_timeout: Any = argument(ignored(0, "`close` ends the services within 5 s."))
     fail_on_environ_validation: Any = argument(ignored(False, "An unknown TETRAD_ variable is always refused."))

@@ -24,6 +24,7 @@ from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.library.arguments import check_adapter, checked_beam_params, checked_params, pooling_params_of, tokenization_of
 from tetrad.library.async_lora_operations import AsyncLoraOperations
 from tetrad.library.async_operations import AsyncOperations
+from tetrad.library.async_weight_operations import AsyncWeightOperations
 from tetrad.library.engine_args import EngineArgs
 from tetrad.library.llm_services import LocalServices, RemoteServices, Services
 from tetrad.library.media_prompts import with_files
@@ -38,7 +39,7 @@ _LOOP = ignored(True, "The engine's loop is in another process.")
 _UNLIMITED = {"max_num_requests": 0, "max_num_queued_tokens": 0}
 
 
-class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
+class AsyncLLM(AsyncLoraOperations, AsyncOperations, AsyncWeightOperations, MissingFromAsyncLLM):
     """An LLM for asyncio programs. It starts with the first request or with `start`; close it, or use `async with`.
 
     Args:

@@ -62,6 +62,8 @@ class EngineArgs(OlderEngineArguments):
             `data_parallel_size` engine cores, instead of each expert.
         data_parallel_size: number of engine cores, each with a worker and all weights but for shared experts; requests are
             routed by load and known prefixes.
+        num_prefill_engines: number of further engine cores, each with a worker, that compute prompts; those of
+            `data_parallel_size` read the KV blocks from them and generate. 0: the same engine core does both.
         tokenizer_pool_size: number of tokenizer services. None: 2 for a server, 1 for a program.
         device: "auto" (an NVIDIA GPU if there is one, else the CPU), "cuda", "cpu", or "sim" (simulated, without a model).
         trust_remote_code: run the model's own code (auto_map in its config.json), only in the worker; the tokenizer is read
@@ -147,6 +149,7 @@ class EngineArgs(OlderEngineArguments):
     pipeline_parallel_size: int = 1
     enable_expert_parallel: bool = False
     data_parallel_size: int = 1
+    num_prefill_engines: int = 0
     tokenizer_pool_size: int | None = None
     device: str = "auto"
     trust_remote_code: bool = False
@@ -243,6 +246,7 @@ class EngineArgs(OlderEngineArguments):
             ),
             num_tokenizers=self.tokenizer_pool_size,
             data_parallel_size=self.data_parallel_size,
+            num_prefill_engines=self.num_prefill_engines,
             tensor_parallel_size=self.tensor_parallel_size,
             pipeline_parallel_size=self.pipeline_parallel_size,
         )

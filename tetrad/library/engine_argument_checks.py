@@ -46,6 +46,7 @@ def check_values(values: Mapping[str, Any]) -> None:
         raise InvalidRequest(text, field="mm_processor_cache_gb")
     for name, most in _MOST.items():
         _check_count(name, values[name], most)
+    _check_count("num_prefill_engines", values["num_prefill_engines"], _MOST["data_parallel_size"], least=0)
 
 
 def to_gib(name: str, size_bytes: object) -> float:
@@ -121,6 +122,6 @@ def _check_generation_config(value: object) -> None:
         raise InvalidRequest(text, field="generation_config")
 
 
-def _check_count(name: str, value: object, most: int) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most):
-        raise InvalidRequest(f"{name} must be between 1 and {most}, got {value!r}.", field=name)
+def _check_count(name: str, value: object, most: int, *, least: int = 1) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most):
+        raise InvalidRequest(f"{name} must be between {least} and {most}, got {value!r}.", field=name)

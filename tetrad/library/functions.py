@@ -10,6 +10,9 @@ from typing import Any
 from tetrad.frontend.engine.admin_client import EngineAdminClient
 from tetrad.services.errors import InvalidRequest, UnsupportedArgument
 
+RELOAD_WEIGHTS = "reload_weights"
+"""vLLM's method of workers, which an engine core executes: it holds steps meanwhile."""
+
 
 async def call_workers(
     admin: EngineAdminClient,
@@ -31,6 +34,8 @@ async def call_workers(
         are_allowed: whether this program started the services and they may run its functions.
         on: first argument of a function: "call_function": the worker; "apply_to_model": its loaded model.
     """
+    if method == RELOAD_WEIGHTS:
+        return await _reload_weights(admin, *args, **kwargs)
     if isinstance(method, str):
         return await admin.collective_rpc(method, args, kwargs, timeout_s=timeout_s)
     if not are_allowed:
@@ -40,6 +45,14 @@ async def call_workers(
             field="method",
         )
     return await admin.collective_rpc(on, [name_of(method), list(args), dict(kwargs)], timeout_s=timeout_s)
+
+
+async def _reload_weights(admin: EngineAdminClient, weights_iterator: None = None, weights_path: str = "") -> list[Any]:
+    """Do what vLLM's method of workers does: read weights from a path, or again from where the present ones are."""
+    if weights_iterator is not None:
+        raise UnsupportedArgument("weights_iterator: new weights are read from weights_path.", field="weights_iterator")
+    await admin.weights.reload(weights_path)
+    return [None for _ in await admin.collective_rpc("get_pid")]
 
 
 def name_of(function: Callable[..., Any]) -> str:

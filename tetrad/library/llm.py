@@ -36,11 +36,12 @@ from tetrad.library.pooling import PoolingMethods
 from tetrad.library.progress import ProgressBar, UseTqdm
 from tetrad.library.request_counter import RequestCounter
 from tetrad.library.running_llm import RunningLLM
+from tetrad.library.weight_operations import WeightOperations
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.hub.model_files import DEFAULT_MODEL
 
 
-class LLM(Operations, PoolingMethods, MissingFromLLM):
+class LLM(Operations, WeightOperations, PoolingMethods, MissingFromLLM):
     """A language model with its services, which start and end with it.
 
     Args:

@@ -33,12 +33,13 @@ from tetrad.library.operations import Operations
 from tetrad.library.running_llm import RunningLLM
 from tetrad.library.stat_loggers import StatLoggerFactory
 from tetrad.library.tokenizer import Tokenizer
+from tetrad.library.weight_operations import WeightOperations
 from tetrad.services.verdicts import ignored, takes
 
 _PROCESSES = ignored(False, "The services are always processes of their own.")
 
 
-class LLMEngine(LoraOperations, Operations, MissingFromLLMEngine):
+class LLMEngine(LoraOperations, Operations, WeightOperations, MissingFromLLMEngine):
     """An engine with its services, which start and end with it. Made by `from_engine_args`.
 
     Args:

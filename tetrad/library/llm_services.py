@@ -104,7 +104,8 @@ def _of_one_caller(settings: FrontendSettings) -> FrontendSettings:
 
 def _tell(line: str) -> None:
     """Print a line about slow work, for example a download, on stderr."""
-    sys.stderr.write(f"{line}\n")
+    if sys.stderr is not None:  # a program may have none
+        sys.stderr.write(f"{line}\n")
 
 
 def _addresses(target: str) -> dict[str, Any]:

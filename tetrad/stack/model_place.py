@@ -17,7 +17,7 @@ class Sizes(Protocol):
     """The numbers of services of a model."""
 
     @property
-    def data_parallel_size(self) -> int:
+    def num_engines(self) -> int:
         """The number of engine cores."""
 
     @property
@@ -74,7 +74,7 @@ def model_places(directory: Path, models: Iterable[tuple[Sizes, int]]) -> Iterat
     for number, (sizes, tokenizers) in enumerate(models):
         engines = tuple(
             EnginePlace(directory, rank, sizes.num_ranks, _prefix(number), num_engines, num_workers)
-            for rank in range(sizes.data_parallel_size)
+            for rank in range(sizes.num_engines)
         )
         yield ModelPlace(directory, number, range(num_tokenizers, num_tokenizers + tokenizers), engines)
         num_tokenizers += tokenizers

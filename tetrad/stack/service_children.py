@@ -87,7 +87,7 @@ class ServiceChildren:
         self._lifeline, self._ports, self._log = lifeline, ports, log
         self._adapt, self._adapt_child = adapt or _as_they_are, adapt_child or _as_it_is
         self._models = list(zip(settings.models, places, strict=True))
-        num_workers = sum(model.data_parallel_size * model.num_ranks for model in settings.models)
+        num_workers = sum(model.num_engines * model.num_ranks for model in settings.models)
         self._placement = Placement(settings.worker, num_workers)
         self._metrics_ports: dict[tuple[str, int], str] = {}
         self._num_frontends = 0
@@ -155,6 +155,7 @@ class ServiceChildren:
                 tensor_parallel_size=model.tensor_parallel_size,
                 pipeline_parallel_size=model.pipeline_parallel_size,
                 tokenizer_targets=at.tokenizer_targets,
+                kv_role=_role(model, place),
                 drain_timeout_s=_drain_s(model.engine_core, _ENGINE_CORE_DRAIN_S),
             )
         )
@@ -251,6 +252,13 @@ class ServiceChildren:
             is_led=kind_of(name) == "worker",  # by its engine core, which may sleep
         )
         return self._adapt_child(child)
+
+
+def _role(model: StackSettings, place: EnginePlace) -> str:
+    """Return the kv_role of an engine core: that of its settings, unless some engine cores compute prompts for others."""
+    if not model.num_prefill_engines:
+        return model.engine_core.kv_role
+    return "consumer" if place.rank < model.data_parallel_size else "producer"
 
 
 def _module_paths() -> Mapping[str, str]:

@@ -36,6 +36,8 @@ class StackSettings:
         num_tokenizers: the number of tokenizers. None: two in a served stack, so that clients do not notice the loss of one (a
             new one takes longer to start than they should wait), else one.
         data_parallel_size: the number of engine cores, each with its own workers; the frontend distributes requests over them.
+        num_prefill_engines: the number of further engine cores that compute prompts for those of `data_parallel_size`, which
+            then have the role consumer instead of their settings' role.
         tensor_parallel_size, pipeline_parallel_size: the numbers of shards and stages of the model; each shard of each stage is
             one worker of an engine core.
         api_server_count: the number of frontends of a served stack, which share its ports, limits and store of responses.
@@ -52,10 +54,16 @@ class StackSettings:
     frontend: FrontendSettings
     num_tokenizers: int | None = None
     data_parallel_size: int = 1
+    num_prefill_engines: int = 0
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     api_server_count: int = 1
     further: tuple["StackSettings", ...] = ()
+
+    @property
+    def num_engines(self) -> int:
+        """The number of engine cores: the first ones generate, the last `num_prefill_engines` compute prompts."""
+        return self.data_parallel_size + self.num_prefill_engines
 
     @property
     def num_ranks(self) -> int:
@@ -77,6 +85,7 @@ class StackSettings:
         owners = [name for model in self.models for name in model.frontend.names]
         if twice := next((name for name in owners if owners.count(name) > 1), None):
             raise InvalidRequest(f"Two models have the name {twice!r}; each needs names of its own.", field="also")
+        self._check_prefill_engines()
         count, most = self.api_server_count, MAX_API_SERVERS
         if not 1 <= count <= most:
             raise InvalidRequest(f"api_server_count must be between 1 and {most}, got {count}.", field="api_server_count")
@@ -88,3 +97,17 @@ class StackSettings:
         if self.frontend.allow_runtime_lora_updating:
             text = "allow_runtime_lora_updating needs api_server_count 1: the other frontends would not know the adapters."
             raise InvalidRequest(text, field="allow_runtime_lora_updating")
+
+    def _check_prefill_engines(self) -> None:
+        """Refuse prefill engines for models whose KV blocks cannot be moved."""
+        if not self.num_prefill_engines:
+            return
+        why = ""
+        if self.num_ranks > 1:
+            why = f"a model on one worker; tensor_parallel_size and pipeline_parallel_size divide it among {self.num_ranks}"
+        elif self.shares_experts:
+            why = "the experts on each worker; enable_expert_parallel divides them among the engine cores"
+        elif not self.engine_core.enable_prefix_caching:
+            why = "enable_prefix_caching: KV blocks are found by their content"
+        if why:
+            raise InvalidRequest(f"num_prefill_engines needs {why}.", field="num_prefill_engines")

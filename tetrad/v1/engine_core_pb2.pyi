@@ -187,7 +187,7 @@ class EngineNotice(_message.Message):
     def __init__(self, kind: _Optional[_Union[EngineNoticeKind, str]] = ..., text: _Optional[str] = ...) -> None: ...
 
 class EngineInfo(_message.Message):
-    __slots__ = ("engine_index", "epoch", "model", "max_model_len", "num_gpu_blocks", "block_size", "dtype", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "max_num_seqs", "max_num_batched_tokens", "version", "schema_revision", "vocab_size", "device", "supports_lora", "priority_scheduling", "supports_shared_sampling_params", "max_message_bytes", "weights_dtype", "kv_cache_dtype", "contract_revision", "capabilities", "instance_id", "kv_role", "kv_connector", "lora_limits", "modalities", "encoder_cache_size", "pooling", "num_speculative_tokens", "weight_version", "kv_cache_size_bytes", "num_host_blocks", "max_media_bytes", "kv_cache_tokens", "logits_processors")
+    __slots__ = ("engine_index", "epoch", "model", "max_model_len", "num_gpu_blocks", "block_size", "dtype", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "max_num_seqs", "max_num_batched_tokens", "version", "schema_revision", "vocab_size", "device", "supports_lora", "priority_scheduling", "supports_shared_sampling_params", "max_message_bytes", "weights_dtype", "kv_cache_dtype", "contract_revision", "capabilities", "instance_id", "kv_role", "kv_connector", "lora_limits", "modalities", "encoder_cache_size", "pooling", "num_speculative_tokens", "weight_version", "kv_cache_size_bytes", "num_host_blocks", "max_media_bytes", "kv_cache_tokens", "logits_processors", "weights_path")
     ENGINE_INDEX_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -226,6 +226,7 @@ class EngineInfo(_message.Message):
     MAX_MEDIA_BYTES_FIELD_NUMBER: _ClassVar[int]
     KV_CACHE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     LOGITS_PROCESSORS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_PATH_FIELD_NUMBER: _ClassVar[int]
     engine_index: int
     epoch: int
     model: str
@@ -264,7 +265,8 @@ class EngineInfo(_message.Message):
     max_media_bytes: int
     kv_cache_tokens: int
     logits_processors: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, engine_index: _Optional[int] = ..., epoch: _Optional[int] = ..., model: _Optional[str] = ..., max_model_len: _Optional[int] = ..., num_gpu_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., dtype: _Optional[str] = ..., tensor_parallel_size: _Optional[int] = ..., pipeline_parallel_size: _Optional[int] = ..., data_parallel_size: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., version: _Optional[str] = ..., schema_revision: _Optional[int] = ..., vocab_size: _Optional[int] = ..., device: _Optional[str] = ..., supports_lora: _Optional[bool] = ..., priority_scheduling: _Optional[bool] = ..., supports_shared_sampling_params: _Optional[bool] = ..., max_message_bytes: _Optional[int] = ..., weights_dtype: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., contract_revision: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[_types_pb2.Capability, str]]] = ..., instance_id: _Optional[str] = ..., kv_role: _Optional[_Union[_types_pb2.KvRole, str]] = ..., kv_connector: _Optional[str] = ..., lora_limits: _Optional[_Union[_types_pb2.LoraLimits, _Mapping]] = ..., modalities: _Optional[_Iterable[_Union[_types_pb2.ModalityInfo, _Mapping]]] = ..., encoder_cache_size: _Optional[int] = ..., pooling: _Optional[_Union[_types_pb2.PoolingInfo, _Mapping]] = ..., num_speculative_tokens: _Optional[int] = ..., weight_version: _Optional[str] = ..., kv_cache_size_bytes: _Optional[int] = ..., num_host_blocks: _Optional[int] = ..., max_media_bytes: _Optional[int] = ..., kv_cache_tokens: _Optional[int] = ..., logits_processors: _Optional[_Iterable[str]] = ...) -> None: ...
+    weights_path: str
+    def __init__(self, engine_index: _Optional[int] = ..., epoch: _Optional[int] = ..., model: _Optional[str] = ..., max_model_len: _Optional[int] = ..., num_gpu_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., dtype: _Optional[str] = ..., tensor_parallel_size: _Optional[int] = ..., pipeline_parallel_size: _Optional[int] = ..., data_parallel_size: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., version: _Optional[str] = ..., schema_revision: _Optional[int] = ..., vocab_size: _Optional[int] = ..., device: _Optional[str] = ..., supports_lora: _Optional[bool] = ..., priority_scheduling: _Optional[bool] = ..., supports_shared_sampling_params: _Optional[bool] = ..., max_message_bytes: _Optional[int] = ..., weights_dtype: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., contract_revision: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[_types_pb2.Capability, str]]] = ..., instance_id: _Optional[str] = ..., kv_role: _Optional[_Union[_types_pb2.KvRole, str]] = ..., kv_connector: _Optional[str] = ..., lora_limits: _Optional[_Union[_types_pb2.LoraLimits, _Mapping]] = ..., modalities: _Optional[_Iterable[_Union[_types_pb2.ModalityInfo, _Mapping]]] = ..., encoder_cache_size: _Optional[int] = ..., pooling: _Optional[_Union[_types_pb2.PoolingInfo, _Mapping]] = ..., num_speculative_tokens: _Optional[int] = ..., weight_version: _Optional[str] = ..., kv_cache_size_bytes: _Optional[int] = ..., num_host_blocks: _Optional[int] = ..., max_media_bytes: _Optional[int] = ..., kv_cache_tokens: _Optional[int] = ..., logits_processors: _Optional[_Iterable[str]] = ..., weights_path: _Optional[str] = ...) -> None: ...
 
 class EngineCoreOutputs(_message.Message):
     __slots__ = ("decode", "outputs", "step_id", "engine_index", "timestamp_monotonic_s", "scheduler_stats", "weight_version")
@@ -636,16 +638,28 @@ class UpdateWeightsResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class FinishWeightUpdateRequest(_message.Message):
-    __slots__ = ("weight_version",)
+    __slots__ = ("weight_version", "mode")
     WEIGHT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
     weight_version: str
-    def __init__(self, weight_version: _Optional[str] = ...) -> None: ...
+    mode: PauseMode
+    def __init__(self, weight_version: _Optional[str] = ..., mode: _Optional[_Union[PauseMode, str]] = ...) -> None: ...
 
 class FinishWeightUpdateResponse(_message.Message):
     __slots__ = ("weight_version",)
     WEIGHT_VERSION_FIELD_NUMBER: _ClassVar[int]
     weight_version: str
     def __init__(self, weight_version: _Optional[str] = ...) -> None: ...
+
+class UpdateWeightVersionRequest(_message.Message):
+    __slots__ = ("weight_version",)
+    WEIGHT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    weight_version: str
+    def __init__(self, weight_version: _Optional[str] = ...) -> None: ...
+
+class UpdateWeightVersionResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class ListLorasRequest(_message.Message):
     __slots__ = ("after_id",)

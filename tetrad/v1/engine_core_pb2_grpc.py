@@ -200,6 +200,11 @@ class EngineCoreAdminServiceStub:
                 request_serializer=tetrad_dot_v1_dot_engine__core__pb2.FinishWeightUpdateRequest.SerializeToString,
                 response_deserializer=tetrad_dot_v1_dot_engine__core__pb2.FinishWeightUpdateResponse.FromString,
                 _registered_method=True)
+        self.UpdateWeightVersion = channel.unary_unary(
+                '/tetrad.v1.EngineCoreAdminService/UpdateWeightVersion',
+                request_serializer=tetrad_dot_v1_dot_engine__core__pb2.UpdateWeightVersionRequest.SerializeToString,
+                response_deserializer=tetrad_dot_v1_dot_engine__core__pb2.UpdateWeightVersionResponse.FromString,
+                _registered_method=True)
         self.StartProfile = channel.unary_unary(
                 '/tetrad.v1.EngineCoreAdminService/StartProfile',
                 request_serializer=tetrad_dot_v1_dot_engine__core__pb2.EngineCoreAdminServiceStartProfileRequest.SerializeToString,
@@ -320,28 +325,40 @@ class EngineCoreAdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def InitWeightTransfer(self, request, context):
-        """Prepares every worker to receive new weights. The engine must be paused.
+        """Chooses how new weights reach the workers: the backend "disk" alone, a directory that every worker can read. May be left out.
+        UNIMPLEMENTED: another backend.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StartWeightUpdate(self, request, context):
-        """Begins an update. FAILED_PRECONDITION: the engine is not paused, or InitWeightTransfer was not called.
+        """Begins an update, and drops one that was begun and not finished. The engine need not be paused.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateWeights(self, request, context):
-        """Replaces some tensors; repeated until all are there. A failure ends the update.
+        """Names the new weights, and checks them on every worker: names and shapes of tensors, values of the config. Changes nothing;
+        steps run on. A failure ends the update. NOT_FOUND: no such directory. FAILED_PRECONDITION: the files do not fit the model, or
+        StartWeightUpdate was not called.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FinishWeightUpdate(self, request, context):
-        """Ends an update, names the new weights, and forgets all cached prefixes.
+        """Ends an update: when no step is in flight, every worker loads the new weights, all cached prefixes are forgotten, and unfinished
+        requests are computed again. After an error the weights before serve. FAILED_PRECONDITION: UpdateWeights was not called, or the
+        files cannot be loaded. UNAVAILABLE: a worker was lost twice meanwhile.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateWeightVersion(self, request, context):
+        """Gives the present weights another name; see EngineCoreOutputs.weight_version.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -462,6 +479,11 @@ def add_EngineCoreAdminServiceServicer_to_server(servicer, server):
                     servicer.FinishWeightUpdate,
                     request_deserializer=tetrad_dot_v1_dot_engine__core__pb2.FinishWeightUpdateRequest.FromString,
                     response_serializer=tetrad_dot_v1_dot_engine__core__pb2.FinishWeightUpdateResponse.SerializeToString,
+            ),
+            'UpdateWeightVersion': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateWeightVersion,
+                    request_deserializer=tetrad_dot_v1_dot_engine__core__pb2.UpdateWeightVersionRequest.FromString,
+                    response_serializer=tetrad_dot_v1_dot_engine__core__pb2.UpdateWeightVersionResponse.SerializeToString,
             ),
             'StartProfile': grpc.unary_unary_rpc_method_handler(
                     servicer.StartProfile,
@@ -944,6 +966,33 @@ class EngineCoreAdminService:
             '/tetrad.v1.EngineCoreAdminService/FinishWeightUpdate',
             tetrad_dot_v1_dot_engine__core__pb2.FinishWeightUpdateRequest.SerializeToString,
             tetrad_dot_v1_dot_engine__core__pb2.FinishWeightUpdateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateWeightVersion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tetrad.v1.EngineCoreAdminService/UpdateWeightVersion',
+            tetrad_dot_v1_dot_engine__core__pb2.UpdateWeightVersionRequest.SerializeToString,
+            tetrad_dot_v1_dot_engine__core__pb2.UpdateWeightVersionResponse.FromString,
             options,
             channel_credentials,
             insecure,

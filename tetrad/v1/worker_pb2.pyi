@@ -23,6 +23,26 @@ WORKER_STATE_LOADED: WorkerState
 WORKER_STATE_READY: WorkerState
 WORKER_STATE_SLEEPING: WorkerState
 
+class ReadBlocksRequest(_message.Message):
+    __slots__ = ("lease_id", "compatibility_hash", "first_block", "num_blocks", "last_block_hash")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    COMPATIBILITY_HASH_FIELD_NUMBER: _ClassVar[int]
+    FIRST_BLOCK_FIELD_NUMBER: _ClassVar[int]
+    NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    LAST_BLOCK_HASH_FIELD_NUMBER: _ClassVar[int]
+    lease_id: int
+    compatibility_hash: bytes
+    first_block: int
+    num_blocks: int
+    last_block_hash: bytes
+    def __init__(self, lease_id: _Optional[int] = ..., compatibility_hash: _Optional[bytes] = ..., first_block: _Optional[int] = ..., num_blocks: _Optional[int] = ..., last_block_hash: _Optional[bytes] = ...) -> None: ...
+
+class ReadBlocksResponse(_message.Message):
+    __slots__ = ("content",)
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    content: bytes
+    def __init__(self, content: _Optional[bytes] = ...) -> None: ...
+
 class ExecuteRequest(_message.Message):
     __slots__ = ("step", "hello", "encoder_inputs")
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -169,30 +189,36 @@ class KvTransferPlan(_message.Message):
     def __init__(self, receives: _Optional[_Iterable[_Union[KvReceive, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[KvLease, _Mapping]]] = ..., cancelled_transfer_ids: _Optional[bytes] = ...) -> None: ...
 
 class KvReceive(_message.Message):
-    __slots__ = ("transfer_id", "local_block_ids", "source", "timeout_s")
+    __slots__ = ("transfer_id", "local_block_ids", "source", "timeout_s", "first_block", "last_block_hash")
     TRANSFER_ID_FIELD_NUMBER: _ClassVar[int]
     LOCAL_BLOCK_IDS_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    FIRST_BLOCK_FIELD_NUMBER: _ClassVar[int]
+    LAST_BLOCK_HASH_FIELD_NUMBER: _ClassVar[int]
     transfer_id: int
     local_block_ids: _containers.RepeatedScalarFieldContainer[bytes]
     source: _types_pb2.KvTransferParams
     timeout_s: float
-    def __init__(self, transfer_id: _Optional[int] = ..., local_block_ids: _Optional[_Iterable[bytes]] = ..., source: _Optional[_Union[_types_pb2.KvTransferParams, _Mapping]] = ..., timeout_s: _Optional[float] = ...) -> None: ...
+    first_block: int
+    last_block_hash: bytes
+    def __init__(self, transfer_id: _Optional[int] = ..., local_block_ids: _Optional[_Iterable[bytes]] = ..., source: _Optional[_Union[_types_pb2.KvTransferParams, _Mapping]] = ..., timeout_s: _Optional[float] = ..., first_block: _Optional[int] = ..., last_block_hash: _Optional[bytes] = ...) -> None: ...
 
 class KvLease(_message.Message):
-    __slots__ = ("transfer_id", "lease_id", "request_id", "block_ids", "ttl_s")
+    __slots__ = ("transfer_id", "lease_id", "request_id", "block_ids", "ttl_s", "block_hashes")
     TRANSFER_ID_FIELD_NUMBER: _ClassVar[int]
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     BLOCK_IDS_FIELD_NUMBER: _ClassVar[int]
     TTL_S_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_HASHES_FIELD_NUMBER: _ClassVar[int]
     transfer_id: int
     lease_id: int
     request_id: str
     block_ids: _containers.RepeatedScalarFieldContainer[bytes]
     ttl_s: float
-    def __init__(self, transfer_id: _Optional[int] = ..., lease_id: _Optional[int] = ..., request_id: _Optional[str] = ..., block_ids: _Optional[_Iterable[bytes]] = ..., ttl_s: _Optional[float] = ...) -> None: ...
+    block_hashes: bytes
+    def __init__(self, transfer_id: _Optional[int] = ..., lease_id: _Optional[int] = ..., request_id: _Optional[str] = ..., block_ids: _Optional[_Iterable[bytes]] = ..., ttl_s: _Optional[float] = ..., block_hashes: _Optional[bytes] = ...) -> None: ...
 
 class KvTransferEvents(_message.Message):
     __slots__ = ("sent", "received", "failed", "expired", "invalid_block_ids", "bytes_moved", "seconds")
@@ -486,7 +512,7 @@ class EnginePause(_message.Message):
     def __init__(self, paused: _Optional[bool] = ..., finish_running: _Optional[bool] = ...) -> None: ...
 
 class ModelInfo(_message.Message):
-    __slots__ = ("model", "architecture", "vocab_size", "max_position_embeddings", "dtype", "num_parameters", "weights_size_bytes", "num_layers", "hidden_size", "weights_dtype", "modalities", "is_encoder_decoder", "uses_mrope", "supports_transcription", "pooling", "first_layer", "num_stage_layers", "weight_version")
+    __slots__ = ("model", "architecture", "vocab_size", "max_position_embeddings", "dtype", "num_parameters", "weights_size_bytes", "num_layers", "hidden_size", "weights_dtype", "modalities", "is_encoder_decoder", "uses_mrope", "supports_transcription", "pooling", "first_layer", "num_stage_layers", "weight_version", "weights")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -505,6 +531,7 @@ class ModelInfo(_message.Message):
     FIRST_LAYER_FIELD_NUMBER: _ClassVar[int]
     NUM_STAGE_LAYERS_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     model: str
     architecture: str
     vocab_size: int
@@ -523,10 +550,23 @@ class ModelInfo(_message.Message):
     first_layer: int
     num_stage_layers: int
     weight_version: str
-    def __init__(self, model: _Optional[str] = ..., architecture: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_position_embeddings: _Optional[int] = ..., dtype: _Optional[str] = ..., num_parameters: _Optional[int] = ..., weights_size_bytes: _Optional[int] = ..., num_layers: _Optional[int] = ..., hidden_size: _Optional[int] = ..., weights_dtype: _Optional[str] = ..., modalities: _Optional[_Iterable[_Union[_types_pb2.ModalityInfo, _Mapping]]] = ..., is_encoder_decoder: _Optional[bool] = ..., uses_mrope: _Optional[bool] = ..., supports_transcription: _Optional[bool] = ..., pooling: _Optional[_Union[_types_pb2.PoolingInfo, _Mapping]] = ..., first_layer: _Optional[int] = ..., num_stage_layers: _Optional[int] = ..., weight_version: _Optional[str] = ...) -> None: ...
+    weights: WeightSource
+    def __init__(self, model: _Optional[str] = ..., architecture: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_position_embeddings: _Optional[int] = ..., dtype: _Optional[str] = ..., num_parameters: _Optional[int] = ..., weights_size_bytes: _Optional[int] = ..., num_layers: _Optional[int] = ..., hidden_size: _Optional[int] = ..., weights_dtype: _Optional[str] = ..., modalities: _Optional[_Iterable[_Union[_types_pb2.ModalityInfo, _Mapping]]] = ..., is_encoder_decoder: _Optional[bool] = ..., uses_mrope: _Optional[bool] = ..., supports_transcription: _Optional[bool] = ..., pooling: _Optional[_Union[_types_pb2.PoolingInfo, _Mapping]] = ..., first_layer: _Optional[int] = ..., num_stage_layers: _Optional[int] = ..., weight_version: _Optional[str] = ..., weights: _Optional[_Union[WeightSource, _Mapping]] = ...) -> None: ...
+
+class WeightSource(_message.Message):
+    __slots__ = ("path", "update_id", "files_digest", "version")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_ID_FIELD_NUMBER: _ClassVar[int]
+    FILES_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    update_id: str
+    files_digest: str
+    version: str
+    def __init__(self, path: _Optional[str] = ..., update_id: _Optional[str] = ..., files_digest: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
 
 class LoadModelRequest(_message.Message):
-    __slots__ = ("model", "dtype", "quantization", "hf_overrides_json", "random_weights", "seed", "revision", "load_format", "config_format", "runner", "convert", "pooler_config_json", "lora_limits", "speculative", "kv_connector", "enable_expert_parallel")
+    __slots__ = ("model", "dtype", "quantization", "hf_overrides_json", "random_weights", "seed", "revision", "load_format", "config_format", "runner", "convert", "pooler_config_json", "lora_limits", "speculative", "kv_connector", "enable_expert_parallel", "weights")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     QUANTIZATION_FIELD_NUMBER: _ClassVar[int]
@@ -543,6 +583,7 @@ class LoadModelRequest(_message.Message):
     SPECULATIVE_FIELD_NUMBER: _ClassVar[int]
     KV_CONNECTOR_FIELD_NUMBER: _ClassVar[int]
     ENABLE_EXPERT_PARALLEL_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     model: str
     dtype: str
     quantization: str
@@ -559,7 +600,8 @@ class LoadModelRequest(_message.Message):
     speculative: SpeculativeConfig
     kv_connector: KvConnectorConfig
     enable_expert_parallel: bool
-    def __init__(self, model: _Optional[str] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., hf_overrides_json: _Optional[str] = ..., random_weights: _Optional[bool] = ..., seed: _Optional[int] = ..., revision: _Optional[str] = ..., load_format: _Optional[str] = ..., config_format: _Optional[str] = ..., runner: _Optional[str] = ..., convert: _Optional[str] = ..., pooler_config_json: _Optional[str] = ..., lora_limits: _Optional[_Union[_types_pb2.LoraLimits, _Mapping]] = ..., speculative: _Optional[_Union[SpeculativeConfig, _Mapping]] = ..., kv_connector: _Optional[_Union[KvConnectorConfig, _Mapping]] = ..., enable_expert_parallel: _Optional[bool] = ...) -> None: ...
+    weights: WeightSource
+    def __init__(self, model: _Optional[str] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., hf_overrides_json: _Optional[str] = ..., random_weights: _Optional[bool] = ..., seed: _Optional[int] = ..., revision: _Optional[str] = ..., load_format: _Optional[str] = ..., config_format: _Optional[str] = ..., runner: _Optional[str] = ..., convert: _Optional[str] = ..., pooler_config_json: _Optional[str] = ..., lora_limits: _Optional[_Union[_types_pb2.LoraLimits, _Mapping]] = ..., speculative: _Optional[_Union[SpeculativeConfig, _Mapping]] = ..., kv_connector: _Optional[_Union[KvConnectorConfig, _Mapping]] = ..., enable_expert_parallel: _Optional[bool] = ..., weights: _Optional[_Union[WeightSource, _Mapping]] = ...) -> None: ...
 
 class SpeculativeConfig(_message.Message):
     __slots__ = ("method", "num_speculative_tokens", "model")
@@ -772,14 +814,18 @@ class WorkerLifecycleServiceStartWeightUpdateResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerLifecycleServiceUpdateWeightsRequest(_message.Message):
-    __slots__ = ("update_info_json",)
+    __slots__ = ("update_info_json", "model")
     UPDATE_INFO_JSON_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     update_info_json: str
-    def __init__(self, update_info_json: _Optional[str] = ...) -> None: ...
+    model: LoadModelRequest
+    def __init__(self, update_info_json: _Optional[str] = ..., model: _Optional[_Union[LoadModelRequest, _Mapping]] = ...) -> None: ...
 
 class WorkerLifecycleServiceUpdateWeightsResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("files_digest",)
+    FILES_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    files_digest: str
+    def __init__(self, files_digest: _Optional[str] = ...) -> None: ...
 
 class WorkerLifecycleServiceFinishWeightUpdateRequest(_message.Message):
     __slots__ = ("weight_version",)

@@ -51,7 +51,8 @@ class WorkerServiceServicer:
         every request. How it ends tells the engine core what happened; it recomputes what ran in each case:
         OK: the worker drains. It has answered the plans that it had begun.
         INTERNAL, reason STEP_FAILED: the device failed in a step.
-        INTERNAL, reason EXPERTS_LOST: a worker of another engine core, which has experts of the model, was lost in a step.
+        INTERNAL, reason EXPERTS_LOST: a worker of another engine core, which has experts of the model, was lost in a step; or
+        another rank was lost, perhaps because it had lost such a worker.
         INVALID_ARGUMENT, reason INVALID_PLAN: a plan contradicts the layout or what the worker knows.
         FAILED_PRECONDITION, reason STALE_EPOCH: an engine core with a newer epoch has the worker. Do not come back.
         FAILED_PRECONDITION, reason NOT_READY: there is no model or no KV cache; begin with LoadModel.
@@ -98,6 +99,84 @@ class WorkerService:
             '/tetrad.v1.WorkerService/Execute',
             tetrad_dot_v1_dot_worker__pb2.ExecuteRequest.SerializeToString,
             tetrad_dot_v1_dot_worker__pb2.ExecuteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class KvTransferServiceStub:
+    """Served by worker_svc, called by the workers of other engine cores. Every rank serves its own part of the blocks.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.ReadBlocks = channel.unary_stream(
+                '/tetrad.v1.KvTransferService/ReadBlocks',
+                request_serializer=tetrad_dot_v1_dot_worker__pb2.ReadBlocksRequest.SerializeToString,
+                response_deserializer=tetrad_dot_v1_dot_worker__pb2.ReadBlocksResponse.FromString,
+                _registered_method=True)
+
+
+class KvTransferServiceServicer:
+    """Served by worker_svc, called by the workers of other engine cores. Every rank serves its own part of the blocks.
+    """
+
+    def ReadBlocks(self, request, context):
+        """Reads the blocks of a lease, a few at a time. The stream ends without an error only if all content that it carried is valid;
+        the lease is over then. NOT_FOUND: there is no such lease, or it ended meanwhile. FAILED_PRECONDITION: the blocks have other
+        content than the reader names, or another layout.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_KvTransferServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'ReadBlocks': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadBlocks,
+                    request_deserializer=tetrad_dot_v1_dot_worker__pb2.ReadBlocksRequest.FromString,
+                    response_serializer=tetrad_dot_v1_dot_worker__pb2.ReadBlocksResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'tetrad.v1.KvTransferService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('tetrad.v1.KvTransferService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class KvTransferService:
+    """Served by worker_svc, called by the workers of other engine cores. Every rank serves its own part of the blocks.
+    """
+
+    @staticmethod
+    def ReadBlocks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tetrad.v1.KvTransferService/ReadBlocks',
+            tetrad_dot_v1_dot_worker__pb2.ReadBlocksRequest.SerializeToString,
+            tetrad_dot_v1_dot_worker__pb2.ReadBlocksResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -252,7 +331,8 @@ class WorkerLifecycleServiceServicer:
 
     def LoadModel(self, request, context):
         """Loads weights. The same model again is a no-op. NOT_FOUND: no such model. FAILED_PRECONDITION: files are broken or the
-        architecture is not supported.
+        architecture is not supported. If the request differs from the loaded model in weights alone, the model before stays in host
+        memory until FinishWeightUpdate or InitializeKvCache: after an error, and when the request before comes again, it is there.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -338,7 +418,8 @@ class WorkerLifecycleServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def InitWeightTransfer(self, request, context):
-        """The four calls of EngineCoreAdminService that replace the weights, for this rank.
+        """The four calls of EngineCoreAdminService that replace the weights, for this rank. Of the backend "disk", which reads a directory,
+        a rank needs two, UpdateWeights and FinishWeightUpdate; the others are UNIMPLEMENTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -352,14 +433,15 @@ class WorkerLifecycleServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateWeights(self, request, context):
-        """Replaces some tensors.
+        """Compares the files of an update with the model's: names and shapes of tensors, values of the config. Changes nothing; steps run on.
+        LoadModel with weights replaces the weights. NOT_FOUND: no such directory. FAILED_PRECONDITION: the files do not fit the model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FinishWeightUpdate(self, request, context):
-        """Ends an update. INVALID_ARGUMENT: tensors are missing.
+        """Ends an update behind LoadModel: frees the weights before it, and names the present ones.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

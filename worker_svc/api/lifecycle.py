@@ -19,6 +19,7 @@ from tetrad.worker_svc.api.lora_wire import decode_limits
 from tetrad.worker_svc.api.loras import LoraLoading
 from tetrad.worker_svc.api.media_wire import encode_modalities
 from tetrad.worker_svc.api.pooling_wire import encode_pooling_facts
+from tetrad.worker_svc.api.weights_wire import decode_update_path, decode_weights, encode_weights
 from tetrad.worker_svc.core.device import DRAFT_METHODS, KvLayout, ModelInfo, Progress
 from tetrad.worker_svc.core.ranks import DEFAULT_TIMEOUT_S, GroupPlace, Shard, Stage
 from tetrad.worker_svc.worker.collective import CollectiveMethods
@@ -105,7 +106,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
             contract_revision=CONTRACT_REVISION,
             capabilities=self._capabilities(),
             logits_processors=self._logits_processors,
-            model=write_model_info(seen.model) if seen.model else None,
+            model=write_model_info(seen.model, encode_weights(seen)) if seen.model else None,
             num_blocks=seen.layout.num_blocks if seen.layout else 0,
             block_size=seen.layout.block_size if seen.layout else 0,
             num_requests=seen.num_requests,
@@ -164,23 +165,9 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
         UNREAD_OF_LOAD.refuse(request)
 
         def load(report: Progress) -> ModelInfo:
-            return self._worker.load_model(
-                request.model,
-                report,
-                dtype=request.dtype or "auto",
-                quantization=request.quantization,
-                hf_overrides_json=request.hf_overrides_json,
-                random_weights=request.random_weights,
-                seed=request.seed,
-                loras=decode_limits(request.lora_limits) if request.HasField("lora_limits") else None,
-                runner=request.runner or "auto",
-                convert=request.convert or "auto",
-                pooler_config_json=request.pooler_config_json,
-                draft_method=_draft_method(request.speculative) if request.HasField("speculative") else "",
-                draft_model=request.speculative.model,
-                num_draft_tokens=request.speculative.num_speculative_tokens,
-                expert_parallel=request.enable_expert_parallel,
-            )
+            info = self._worker.load_model(request.model, report, **_options_of(request))
+            self._worker.weights.name(request.weights.version)
+            return info
 
         loaded = total = 0
         async for item in self._with_progress(load):
@@ -188,7 +175,8 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
                 loaded, total = item
                 yield worker_pb2.LoadModelResponse(loaded_bytes=loaded, total_bytes=total)
             else:
-                yield worker_pb2.LoadModelResponse(loaded_bytes=total, total_bytes=total, model=write_model_info(item))
+                model = write_model_info(item, encode_weights(self._worker.snapshot()))
+                yield worker_pb2.LoadModelResponse(loaded_bytes=total, total_bytes=total, model=model)
 
     async def GetKvCacheSpec(
         self, request: worker_pb2.GetKvCacheSpecRequest, context: Any
@@ -259,6 +247,26 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
         self._engine_pause = request.pause
         return worker_pb2.KeepPauseResponse()
 
+    async def UpdateWeights(
+        self, request: worker_pb2.WorkerLifecycleServiceUpdateWeightsRequest, context: Any
+    ) -> worker_pb2.WorkerLifecycleServiceUpdateWeightsResponse:
+        """Check the files of an update beside the steps."""
+        path, model = decode_update_path(request.update_info_json), request.model
+        digest = await asyncio.to_thread(self._worker.check_weights, path, model.model, **_options_of(model))
+        return worker_pb2.WorkerLifecycleServiceUpdateWeightsResponse(files_digest=digest)
+
+    async def FinishWeightUpdate(
+        self, request: worker_pb2.WorkerLifecycleServiceFinishWeightUpdateRequest, context: Any
+    ) -> worker_pb2.WorkerLifecycleServiceFinishWeightUpdateResponse:
+        """Free the weights before an update, and name the present ones."""
+
+        def finish() -> None:
+            self._worker.weights.finish()
+            self._worker.weights.name(request.weight_version)
+
+        await self._compute.submit(finish)
+        return worker_pb2.WorkerLifecycleServiceFinishWeightUpdateResponse()
+
     async def LoadLora(
         self, request: worker_pb2.WorkerLifecycleServiceLoadLoraRequest, context: Any
     ) -> worker_pb2.WorkerLifecycleServiceLoadLoraResponse:
@@ -323,14 +331,36 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
             future.cancel()  # a cancelled caller leaves no call in the queue of a stuck device
 
 
-def write_model_info(info: ModelInfo) -> worker_pb2.ModelInfo:
-    """Return the message that describes a loaded model."""
+def write_model_info(info: ModelInfo, weights: worker_pb2.WeightSource | None) -> worker_pb2.ModelInfo:
+    """Return the message that describes a loaded model; `weights` is the update that its weights are from, if any."""
     fields = {name: getattr(info, name) for name in ModelInfo.__dataclass_fields__ if name not in ("pooling", "modalities")}
     return worker_pb2.ModelInfo(
         **fields,
         modalities=encode_modalities(info),
         pooling=encode_pooling_facts(info.pooling) if info.pooling else None,
+        weights=weights,
+        weight_version="" if weights is None else weights.version,
     )
+
+
+def _options_of(request: worker_pb2.LoadModelRequest) -> dict[str, Any]:
+    """Return the arguments of Worker.load_model besides the model's name."""
+    return {
+        "dtype": request.dtype or "auto",
+        "quantization": request.quantization,
+        "hf_overrides_json": request.hf_overrides_json,
+        "random_weights": request.random_weights,
+        "seed": request.seed,
+        "loras": decode_limits(request.lora_limits) if request.HasField("lora_limits") else None,
+        "runner": request.runner or "auto",
+        "convert": request.convert or "auto",
+        "pooler_config_json": request.pooler_config_json,
+        "draft_method": _draft_method(request.speculative) if request.HasField("speculative") else "",
+        "draft_model": request.speculative.model,
+        "num_draft_tokens": request.speculative.num_speculative_tokens,
+        "expert_parallel": request.enable_expert_parallel,
+        "weights": decode_weights(request),
+    }
 
 
 def _require(holds: bool, field: str, rule: str) -> None:

@@ -18,14 +18,17 @@ from tetrad.services.observability.tracing import Tracer
 from tetrad.services.version import CONTRACT_REVISION, SCHEMA_REVISION
 from tetrad.v1 import types_pb2, worker_pb2, worker_pb2_grpc
 from tetrad.worker_svc.api.encoding import EndedItem, StreamMedia, merged
+from tetrad.worker_svc.api.kv_transfer_wire import encode_events
+from tetrad.worker_svc.api.kv_transfers import StreamTransfers
 from tetrad.worker_svc.api.media_wire import decode_items, encode_ended
 from tetrad.worker_svc.api.wire import decode_plan, encode_result
+from tetrad.worker_svc.core.kv_transfer import KvTransferEvents
 from tetrad.worker_svc.core.plan import ExecutedStep, ModelRunnerOutput, SchedulerOutput, StagedStep
 from tetrad.worker_svc.observability.metrics import WorkerMetrics
 from tetrad.worker_svc.observability.request_traces import RequestTraces
 from tetrad.worker_svc.worker.compute_thread import ComputeThread
 from tetrad.worker_svc.worker.lost_device import LostDevice
-from tetrad.worker_svc.worker.queued_steps import finish, stale_epoch, step_failed
+from tetrad.worker_svc.worker.queued_steps import finish, stale_epoch
 from tetrad.worker_svc.worker.worker import Worker
 
 _HELLO_TIMEOUT_S = 10.0
@@ -48,6 +51,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         encoding: the encoder thread.
         rank, instance_id, capabilities: values of ExecuteReady.
         max_queued_steps: largest number of plans that are read ahead of the device.
+        open_transfers: makes the transfers of the stream with an id.
         lost_device: watches the end of every stream, and checks the device after failed steps.
         metrics: the metrics of the worker.
         tracer: creates the spans of requests.
@@ -64,6 +68,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         instance_id: str,
         capabilities: Callable[[], Sequence[types_pb2.Capability]],
         max_queued_steps: int,
+        open_transfers: Callable[[int], StreamTransfers],
         lost_device: LostDevice,
         metrics: WorkerMetrics,
         tracer: Tracer,
@@ -77,7 +82,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             instance_id=instance_id,
             supports_shared_sampling_params=True,
         )
-        self._max_queued_steps = max_queued_steps
+        self._max_queued_steps, self._open_transfers = max_queued_steps, open_transfers
         self._streams: set[_Stream] = set()
         self._none_open = asyncio.Event()
         self._none_open.set()
@@ -96,8 +101,11 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         def execute(plan: SchedulerOutput) -> ExecutedStep:
             return self._worker.execute(stream_id, plan)  # looked up at each step: a profiler may have replaced the method
 
-        stream = _Stream(execute, self._compute, self._waiting, self._metrics, traces, self._max_queued_steps)
+        fail = self._worker.step_failed
+        stream = _Stream(execute, fail, self._compute, self._waiting, self._metrics, traces, self._max_queued_steps)
         stream.media = self._open_media(stream_id, stream)
+        if types_pb2.CAPABILITY_KV_TRANSFER in hello.capabilities and self._worker.shares_blocks:
+            stream.transfers = self._open_transfers(stream_id)
         self._streams.add(stream)
         self._none_open.clear()
         try:
@@ -161,13 +169,15 @@ class _Stream:
     def __init__(
         self,
         execute: Callable[[SchedulerOutput], ExecutedStep],
+        step_failed: Callable[[int, Exception], InternalError],
         compute: ComputeThread,
         waiting: ComputeThread,
         metrics: WorkerMetrics,
         traces: RequestTraces,
         max_queued_steps: int,
     ) -> None:
-        self._execute, self._compute, self._waiting = execute, compute, waiting
+        self._execute, self._step_failed = execute, step_failed
+        self._compute, self._waiting = compute, waiting
         self._metrics, self._traces = metrics, traces
         self._results: asyncio.Queue[_Launched | None] = asyncio.Queue()
         self._room = asyncio.Semaphore(max_queued_steps)
@@ -176,19 +186,23 @@ class _Stream:
         self._is_stopped = False
         self._error: TetradError | None = None
         self.media: StreamMedia | None = None
+        self.transfers: StreamTransfers | None = None
 
     async def run(self, requests: _Requests) -> AsyncIterator[worker_pb2.ExecuteResponse]:
-        """Yield the plans' results in order, and the ends of media items; raise the error that ended the stream, if any."""
-        answers, media = self._answers(requests), self.media
-        if media is None:
+        """Yield results in the order of plans, and ends of media items and transfers; raise the error that ended the stream."""
+        answers, media, transfers = self._answers(requests), self.media, self.transfers
+        if media is not None:
+            answers = merged(answers, media.events, _event)
+        if transfers is not None:
+            answers = merged(answers, transfers.events, _transfer_event)
+        try:
             async for answer in answers:
                 yield answer
-            return
-        try:
-            async for answer in merged(answers, media.events, _event):
-                yield answer
         finally:
-            media.close()
+            if media is not None:
+                media.close()
+            if transfers is not None:
+                await transfers.close()
 
     async def _answers(self, requests: _Requests) -> AsyncIterator[worker_pb2.ExecuteResponse]:
         """Yield the plans' results in order; raise the error that ended the stream, if any."""
@@ -198,6 +212,8 @@ class _Stream:
             while (launched := await self._results.get()) is not None:
                 self._room.release()
                 result = await self._result(*launched)
+                if self.transfers is not None:
+                    self.transfers.note_returned(result.step_id)
                 self._metrics.note_result(result)
                 self._traces.note_result(result)
                 yield worker_pb2.ExecuteResponse(output=_write(result))
@@ -232,12 +248,19 @@ class _Stream:
                 plan = _read(request)
                 if self.media is not None:
                     self.media.note_plan(plan.step_id, plan.freed_media)
+                self._note_transfers(plan)
                 self._traces.note_plan(plan)
                 future = self._compute.submit(self._metrics.run_step, plan, queued_at, self._execute)
                 future.add_done_callback(_mark_seen)
                 self._results.put_nowait((plan.step_id, future))
         finally:
             self._results.put_nowait(None)
+
+    def _note_transfers(self, plan: SchedulerOutput) -> None:
+        if self.transfers is not None:
+            self.transfers.note_plan(plan.step_id, plan.transfers)
+        elif plan.transfers is not None:
+            raise InvalidRequest("kv_transfers: this worker's KV blocks cannot be moved.", reason="INVALID_PLAN")
 
     def _take_media(self, inputs: worker_pb2.EncoderInputs) -> None:
         try:
@@ -264,7 +287,7 @@ class _Stream:
             self._compute.submit(step.complete).add_done_callback(_mark_seen)
             return await asyncio.wrap_future(step.result)
         except Exception as error:
-            raise step_failed(step_id, error) from error
+            raise self._step_failed(step_id, error) from error
 
     async def _settle(self) -> None:
         """Wait until no more plans arrive: a stream that ends while the engine core writes to it looks broken there."""
@@ -287,6 +310,10 @@ def _read(request: worker_pb2.ExecuteRequest) -> SchedulerOutput:
 
 def _event(ended: EndedItem) -> worker_pb2.ExecuteResponse:
     return worker_pb2.ExecuteResponse(encoder_events=encode_ended(ended))
+
+
+def _transfer_event(events: KvTransferEvents) -> worker_pb2.ExecuteResponse:
+    return worker_pb2.ExecuteResponse(kv_events=encode_events(events))
 
 
 def _write(result: ModelRunnerOutput) -> worker_pb2.ModelRunnerOutput:

@@ -18,6 +18,7 @@ from tetrad.services.rpc.status import to_status
 from tetrad.services.rpc.struct_values import decode_struct
 from tetrad.services.rpc.unread_fields import UnreadFields
 from tetrad.v1 import types_pb2, worker_pb2
+from tetrad.worker_svc.api.kv_transfer_wire import decode_orders
 from tetrad.worker_svc.api.media_wire import decode_spans
 from tetrad.worker_svc.api.pooling_wire import decode_pooling, encode_pooled, pooling_problem
 from tetrad.worker_svc.api.prompt_embeds_wire import decode_prompt_embeds
@@ -40,7 +41,6 @@ UNREAD_OF_PLAN = UnreadFields(
     worker_pb2.SchedulerOutput,
     (
         "encoder_inputs",
-        "kv_transfers",
         "kv_connector_metadata",
         "block_copies",
         "block_ids_to_zero",
@@ -65,6 +65,8 @@ def capabilities_of(worker: Worker) -> Sequence[types_pb2.Capability]:
         types_pb2.CAPABILITY_PROMPT_EMBEDS: worker.takes_embeddings,
         types_pb2.CAPABILITY_DRAFTS_WITH_STATES: worker.keeps_states,
         types_pb2.CAPABILITY_MULTIMODAL: worker.media is not None,
+        types_pb2.CAPABILITY_KV_TRANSFER: worker.shares_blocks,
+        types_pb2.CAPABILITY_WEIGHT_UPDATE: True,
     }
     return [capability for capability, is_there in has.items() if is_there]
 
@@ -88,6 +90,7 @@ def decode_plan(message: worker_pb2.SchedulerOutput) -> SchedulerOutput:
         swap_out=_decode_copies(message, "swap_out"),
         swap_in=_decode_copies(message, "swap_in"),
         freed_media=tuple(message.freed_encoder_hashes),
+        transfers=decode_orders(message.kv_transfers) if message.HasField("kv_transfers") else None,
     )
 
 

@@ -83,6 +83,11 @@ class DirectorySource:
         """Return None: quantized matrices consist of several tensors here, see unpacked.py."""
 
 
+def weight_files(directory: Path) -> list[Path]:
+    """Return the files that a DirectorySource reads; raise ModelError if there are none, or one is missing."""
+    return _find_files(directory)[0]
+
+
 def _find_files(directory: Path) -> tuple[list[Path], OpenFile]:
     for index, pattern, open_file in _LAYOUTS:
         if paths := find_shards(directory, index, pattern):

@@ -25,6 +25,10 @@ class SafetensorsFile:
         names: list[str] = self._file.keys()
         return names
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor, which the file's header has."""
+        return tuple(self._file.get_slice(name).get_shape())
+
     def get(self, name: str) -> torch.Tensor:
         """See TensorFile."""
         try:

@@ -23,6 +23,21 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
+class NewWeights:
+    """Weights of an update, in place of a model's own.
+
+    Attributes:
+        path: the directory or .gguf file as the update named it.
+        update_id: identifies the update: files at one path may differ from one update to the next.
+        files_digest: see checkpoint/replacement.py; empty: any files.
+    """
+
+    path: str
+    update_id: str
+    files_digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class LoadRequest:
     """The model to load and its load options. Equal requests mean the same model."""
 
@@ -44,6 +59,7 @@ class LoadRequest:
     takes_media: bool = True  # False: the tower of the model is not loaded
     processor_kwargs_json: str = ""  # settings of the image processor that replace those of the model's files
     draft_path: Path | None = None  # path of the draft model or draft head; None: no drafts, or a head inside the model's files
+    weights: NewWeights | None = None  # None: the model's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +186,10 @@ class CountsExperts(Protocol):
 class SharesExperts(Protocol):
     """A LoadedModel that may have only some of the experts, while the workers of other engines have the others."""
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether they do."""
+
     def meet(self) -> None:
         """Connect to these workers; do nothing if there are none. Raises Unavailable if one is not ready in time."""
 
@@ -207,12 +227,14 @@ class Device(Protocol):
         verifies_drafts: whether its runners take plans with draft tokens.
         takes_embeddings: whether its runners take prompts with embeddings.
         keeps_states: whether its runners take drafts also with a model that has states.
+        shares_experts: whether workers of other engines have experts of its models.
     """
 
     name: str
     verifies_drafts: bool
     takes_embeddings: bool
     keeps_states: bool
+    shares_experts: bool
 
     def set_up(self) -> None:
         """Prepare the calling thread, the compute thread."""

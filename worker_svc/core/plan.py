@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from tetrad.services.errors import TetradError
 from tetrad.services.request_context import NO_CONTEXT, RequestContext
+from tetrad.worker_svc.core.kv_transfer import KvTransferOrders
 from tetrad.worker_svc.core.pooling import PoolingSpec
 
 Ints = npt.NDArray[np.int64]
@@ -210,6 +211,7 @@ class SchedulerOutput:
     """Largest number of tokens that the worker's draft model proposes for each request after this step."""
     swap_out: tuple[Ints, Ints] | None = None  # blocks, host blocks
     swap_in: tuple[Ints, Ints] | None = None  # host blocks, blocks
+    transfers: KvTransferOrders | None = None  # transfers of blocks between workers that begin with the plan
     freed_media: tuple[str, ...] = ()  # identifiers of media items to delete from the encoder cache before the step
 
 

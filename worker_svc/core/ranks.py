@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 DEFAULT_TIMEOUT_S = 60.0
 EXPERTS_LOST = "EXPERTS_LOST"
-"""Reason of a step that failed because a worker of another engine, which has experts of the model, is lost."""
+"""Reason of a step that failed, perhaps because a worker of another engine, which has experts of the model, is lost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,7 @@ class CpuDevice:
         self._models = CpuModels(settings, self._num_threads)
         self._ranks: RankChannels | None = None
         self._exchange = _open_exchange(settings, self._num_threads)
+        self.shares_experts = self._exchange is not None
 
     def set_up(self) -> None:
         """Set the number of OpenMP threads that torch uses on the calling thread."""

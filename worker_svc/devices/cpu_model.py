@@ -31,6 +31,11 @@ class CpuModel:
         options = {} if self.media is None else {"media": self.media}
         return self._model.make_runner(layout, **options)
 
+    @property
+    def is_shared(self) -> bool:
+        """See SharesExperts."""
+        return self._model.shared is not None
+
     def meet(self) -> None:
         """See SharesExperts."""
         if self._model.shared is not None:

@@ -94,6 +94,7 @@ class CudaDevice:
     takes_embeddings = True
     keeps_states = True
     keeps_runners = False
+    shares_experts = False
 
     def __init__(self, settings: WorkerSettings, open_accelerator: Callable[[], Accelerator] | None = None) -> None:
         if settings.kv_cache_dtype == "int8":

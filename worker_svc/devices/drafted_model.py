@@ -81,6 +81,11 @@ class DraftedModel:
         self.media = target.media if isinstance(target, TakesMedia) else None
         self.expert_tokens = target.expert_tokens if isinstance(target, CountsExperts) else ()
 
+    @property
+    def is_shared(self) -> bool:
+        """See SharesExperts."""
+        return isinstance(self._target, SharesExperts) and self._target.is_shared
+
     def meet(self) -> None:
         """See SharesExperts."""
         if isinstance(self._target, SharesExperts):

@@ -28,6 +28,7 @@ from tetrad.worker_svc.core.device import (
     with_media,
 )
 from tetrad.worker_svc.core.input_batch import InputBatch
+from tetrad.worker_svc.core.kv_transfer import BlockContents
 from tetrad.worker_svc.core.media import ModelMedia
 from tetrad.worker_svc.core.plan import GrammarRows, Ints, ModelRunnerOutput, NewRequest, PendingStep, SchedulerOutput
 from tetrad.worker_svc.core.request_table import RequestTable
@@ -67,6 +68,7 @@ class SimDevice:
     verifies_drafts = True
     takes_embeddings = False
     keeps_states = False
+    shares_experts = False
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._memory_bytes = int(settings.sim_kv_cache_memory_gib * (1 << 30))
@@ -219,6 +221,11 @@ class SimRunner:
         """The number of known requests."""
         return len(self._batch)
 
+    @property
+    def block_contents(self) -> BlockContents:
+        """See SharesBlocks."""
+        return _NoContents()
+
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput | PendingStep:
         """Produce the tokens of a step, and queue it for its simulated duration; a step without duration ends at once."""
         started = time.perf_counter()
@@ -329,6 +336,19 @@ class _Seeds:
     def failing(self, slots: Ints, positions: Ints) -> npt.NDArray[np.bool_]:
         failing: npt.NDArray[np.bool_] = positions >= self._fails_at[slots]
         return failing
+
+
+class _NoContents:
+    """The content of simulated blocks: one byte each, because transfers take time for a number of bytes."""
+
+    block_bytes = 1
+
+    def read(self, blocks: Ints) -> bytes:
+        """Return a zero for each block."""
+        return bytes(len(blocks))
+
+    def write(self, blocks: Ints, content: bytes) -> None:
+        """Do nothing: tokens do not depend on the content."""
 
 
 def _allowed(tokens: Ints, handles: Ints, grammar: GrammarRows) -> Ints:

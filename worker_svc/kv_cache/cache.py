@@ -8,7 +8,7 @@ its content is never used, but it must be finite, because padded pages refer to 
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -155,6 +155,11 @@ class KvCache:
     def size_bytes(self) -> int:
         """The size of all blocks in bytes."""
         return self.num_blocks * self.spec.block_size_bytes(self.block_size)
+
+    @property
+    def layers_to_move(self) -> Sequence[torch.Tensor]:
+        """The layers as bytes, [num_blocks, bytes] each, for transfers of blocks; empty: layers with states are not moved."""
+        return () if self.spec.state_size else self._bytes
 
     def move(self, plan: SchedulerOutput) -> None:
         """Copy blocks between tiers as a plan says, before its step; blocks are swapped out first, as the contract requires."""

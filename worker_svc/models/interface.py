@@ -20,6 +20,10 @@ class ModelSizes(Protocol):
     def max_position_embeddings(self) -> int:
         """The number of tokens in the longest sequence."""
 
+    @property
+    def embedding_size(self) -> int:
+        """The size of embeddings that may replace token ids of the whole model; 0: not supported."""
+
 
 class Model(Protocol[M]):
     """A loaded decoder. It keeps no state between steps, and runs on the compute thread. `M`: type of attention's metadata."""

@@ -23,6 +23,7 @@ from tetrad.worker_svc.core.plan import ExecutedStep, GrammarRows, Ints, ModelRu
 from tetrad.worker_svc.core.request_table import RequestTable
 from tetrad.worker_svc.core.step_inputs import StepInputs, build_step_inputs
 from tetrad.worker_svc.core.verification import verify
+from tetrad.worker_svc.kv_cache.block_contents import HostBlockContents
 from tetrad.worker_svc.kv_cache.cache import KvCache
 from tetrad.worker_svc.media.slot_media import NoMedia, SlotMedia, StepMedia
 from tetrad.worker_svc.models.interface import Model
@@ -135,6 +136,12 @@ class ModelRunner(Generic[M]):
     def batch(self) -> InputBatch:
         """The input batch with the known requests."""
         return self._batch
+
+    @property
+    def block_contents(self) -> HostBlockContents | None:
+        """See SharesBlocks."""
+        layers = self._kv_cache.layers_to_move
+        return HostBlockContents(layers) if layers else None
 
     @property
     def num_requests(self) -> int:

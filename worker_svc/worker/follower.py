@@ -7,6 +7,7 @@ the group. A failed order ends the group at once, so that no rank waits for the 
 import threading
 from collections.abc import Callable
 
+from tetrad.services.errors import Unavailable
 from tetrad.services.log import get_logger
 from tetrad.worker_svc.core.ranks import Order, Orders, RankLost
 from tetrad.worker_svc.worker.compute_thread import ComputeThread
@@ -53,7 +54,7 @@ class Follower:
             return
         try:
             self._obey(order)
-        except (RankLost, ConnectionError) as error:
+        except (RankLost, ConnectionError, Unavailable) as error:
             log.warning("order.failed", error=str(error))
             self._end()
         except Exception as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tetrad.services.errors import AlreadyExists, NotFound
-from tetrad.services.observability.profiling import profile_path
+from tetrad.services.observability.profiling import not_written, profile_path
 
 
 class Profiler(Protocol):
@@ -20,7 +20,10 @@ class Profiler(Protocol):
         """
 
     def stop(self) -> Path:
-        """End the recording and return the path of its trace; raise NotFound if there is no recording."""
+        """End the recording and return the path of its trace.
+
+        Raises NotFound if there is no recording, FailedPrecondition if the trace cannot be written.
+        """
 
 
 class TorchProfiler:
@@ -54,4 +57,6 @@ class TorchProfiler:
         recording, self._recording = self._recording, None
         recording.stop()
         recording.export_chrome_trace(str(self._path))
+        if not self._path.exists():  # torch writes the reason to stderr and returns
+            raise not_written(self._path, "the disk may be full, or its directory gone")
         return self._path

@@ -19,11 +19,19 @@ def finish(step_id: int, step: PendingStep) -> ModelRunnerOutput:
         raise step_failed(step_id, error) from error
 
 
-def step_failed(step_id: int, error: Exception) -> InternalError:
-    """Log an error of the device, or the loss of a rank or of another engine's worker, and return the step's error."""
+def step_failed(step_id: int, error: Exception, *, shares_experts: bool = False) -> InternalError:
+    """Log an error of the device, or the loss of a rank or of another engine's worker, and return the step's error.
+
+    Args:
+        step_id: id of the step.
+        error: the error.
+        shares_experts: whether workers of other engines have experts of the model: a rank leaves its group if it loses one of
+            them in a step, and the leader does not see why.
+    """
     is_expected = isinstance(error, RankLost | ConnectionError | Unavailable)
     log.error("step.failed", step_id=step_id, error=str(error), exc_info=None if is_expected else error)
     is_elsewhere = isinstance(error, Unavailable) and error.reason == EXPERTS_LOST
+    is_elsewhere |= shares_experts and isinstance(error, RankLost)
     return InternalError(
         f"Step {step_id} failed on the device: {error}", reason=EXPERTS_LOST if is_elsewhere else "STEP_FAILED"
     )

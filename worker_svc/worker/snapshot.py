@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from tetrad.worker_svc.core.device import KvLayout, ModelInfo
+from tetrad.worker_svc.core.device import KvLayout, ModelInfo, NewWeights
 from tetrad.worker_svc.core.plan import Ints
 
 
@@ -29,4 +29,6 @@ class Snapshot:
     epoch: int  # epoch of the engine core whose stream is open; 0: no stream
     model_load_s: float  # 0: no model is loaded
     kv_cache_bytes: int
+    weights: NewWeights | None = None  # the last finished update; None: the weights are the model's own
+    weight_version: str = ""  # name of the weights; empty: they are the model's own
     expert_tokens: Sequence[Ints] = ()  # for each layer with experts, number of tokens of each expert [experts]

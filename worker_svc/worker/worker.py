@@ -5,11 +5,13 @@ loaded already, or allocating the layout that is allocated already, does nothing
 """
 
 import gc
-import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
 
-from tetrad.services.errors import FailedPrecondition, InvalidRequest, Unavailable, Unsupported
+from tetrad.services.errors import FailedPrecondition, InternalError, InvalidRequest, Unavailable, Unsupported
 from tetrad.services.log import get_logger
+from tetrad.worker_svc.checkpoint.fingerprint import fingerprint
 from tetrad.worker_svc.core.device import (
     CountsExperts,
     Device,
@@ -22,26 +24,29 @@ from tetrad.worker_svc.core.device import (
     Progress,
     SharesExperts,
 )
-from tetrad.worker_svc.core.host import size_on_disk, size_text
+from tetrad.worker_svc.core.kv_transfer import BlockContents, SharesBlocks
 from tetrad.worker_svc.core.layout_check import LOWER_KV_CACHE, LOWER_STEP, check_layout
-from tetrad.worker_svc.core.lora import LoraLimits, ModelLoras
+from tetrad.worker_svc.core.lora import ModelLoras
 from tetrad.worker_svc.core.media import ModelMedia, media_of
 from tetrad.worker_svc.core.memory_shortage import memory_for
 from tetrad.worker_svc.core.plan import EncoderItem, ExecutedStep, Ints, Runner, SchedulerOutput
 from tetrad.worker_svc.core.plan_check import check_plan
 from tetrad.worker_svc.core.ranks import GroupPlace, ObedientRunner, Order, Orders, RankLost, Shard, Stage
+from tetrad.worker_svc.kv_cache.block_exchange import BlockExchange
 from tetrad.worker_svc.worker.model_request import model_request
+from tetrad.worker_svc.worker.model_slot import ModelSlot
 from tetrad.worker_svc.worker.queued_steps import stale_epoch, step_failed
 from tetrad.worker_svc.worker.sleep import KV_CACHE, WEIGHTS, Sleep, check_level, parts_to_wake
 from tetrad.worker_svc.worker.snapshot import Snapshot, State
 
 log = get_logger()
 
-_SMALLER_MODEL = "Raise that limit, or serve a smaller model (--model) or one with quantized weights (--quantization)."
-
 
 class Worker:
     """A device with at most one model and one KV cache.
+
+    Attributes:
+        weights: the loaded model, and updates of its weights.
 
     Args:
         device: the open device; the constructor calls `set_up`, so it has to run on the compute thread.
@@ -61,28 +66,34 @@ class Worker:
         logits_processors: tuple[tuple[str, type], ...] = (),
     ) -> None:
         device.set_up()
-        self._takes_media, self._processor_kwargs_json = takes_media, processor_kwargs_json
-        self._trusts_code, self._logits_processors = trusts_code, logits_processors
+        self._request = partial(
+            model_request,
+            device=device.name,
+            trusts_code=trusts_code,
+            logits_processors=logits_processors,
+            takes_media=takes_media,
+            processor_kwargs_json=processor_kwargs_json,
+        )
         self._device = device
         self.verifies_drafts, self.joins_groups = device.verifies_drafts, isinstance(device, GroupDevice)
         self.takes_embeddings, self.keeps_states = device.takes_embeddings, device.keeps_states
-        self._load_request: LoadRequest | None = None
-        self._model: LoadedModel | None = None
+        self.weights = ModelSlot(device, self._give_back_memory)
         self._layout: KvLayout | None = None
         self._runner: Runner | None = None
         self._sleep: Sleep | None = None
         self._is_warm = False
-        self._model_load_s = 0.0
         self._kv_cache_bytes = 0
         self._num_groups = 1  # number of KV groups of the cache
         self._stream_id = 0
         self._epoch = 0
         self._part = Shard(0, 1), Stage()
+        self.exchange = BlockExchange()
+        self._fingerprint = b""
         self._measured: tuple[tuple[float, int, int], int] | None = None  # arguments of the last memory query, and its result
 
     def snapshot(self) -> Snapshot:
         """Return the current state; safe on any thread."""
-        runner, model = self._runner, self._model
+        runner, model = self._runner, self.weights.model
         num_requests = runner.num_requests if runner else 0
         return Snapshot(
             state=self._state,
@@ -91,9 +102,11 @@ class Worker:
             layout=self._layout,
             num_requests=num_requests,
             epoch=self._epoch,
-            model_load_s=self._model_load_s,
+            model_load_s=self.weights.load_s,
             kv_cache_bytes=self._kv_cache_bytes,
             expert_tokens=_expert_tokens(model),
+            weights=self.weights.finished,
+            weight_version=self.weights.version,
         )
 
     def join_group(self, place: GroupPlace) -> Orders | None:
@@ -130,23 +143,24 @@ class Worker:
         assert isinstance(runner, ObedientRunner), "only a member has a leader"
         runner.obey(order)
 
-    def load_model(self, model: str, report: Progress, **options: str | int | bool | LoraLimits | None) -> ModelInfo:
-        """Load a model, after dropping another one; raise NotFound or ModelError if it cannot be loaded."""
-        request = model_request(
-            model,
-            device=self._device.name,
-            trusts_code=self._trusts_code,
-            logits_processors=self._logits_processors,
-            takes_media=self._takes_media,
-            processor_kwargs_json=self._processor_kwargs_json,
-            **options,  # type: ignore[arg-type] # LoadRequest's fields
-        )
-        if self._sleep is not None and request == self._load_request:
+    def load_model(self, model: str, report: Progress, **options: Any) -> ModelInfo:
+        """Load a model, after dropping another one; raise NotFound or ModelError if it cannot be loaded.
+
+        `options` are LoadRequest's fields.
+        """
+        request = self._request(model, **options)
+        if self._sleep is not None and request == self.weights.request:
             self._wake_weights(self._sleep, report)
-        elif self._model is None or request != self._load_request:
+        elif self.weights.differs_in_weights(request):
+            self._replace_weights(request, report)
+        elif self.weights.model is None or request != self.weights.request:
             self._drop_model()
-            self._load(request, report)
+            self.weights.load(request, report)
         return self._loaded().info
+
+    def check_weights(self, path: str, model: str, **options: Any) -> str:
+        """Check the files of an update against a model's, see ModelSlot.check; return their digest. Safe on any thread."""
+        return self.weights.check(self._request(model, **options), path)
 
     def kv_groups(self, block_size: int) -> tuple[KvGroup, ...]:
         """Return the groups of the KV cache."""
@@ -186,12 +200,15 @@ class Worker:
                 f"{'; '.join(map(str, own))}. Engine core and workers must be of one release and have one model."
             )
         block_size_bytes = own[0].block_size_bytes if own else 0
+        self.weights.finish()
         if self._runner is None or layout != self._layout:
             check_layout(layout, block_size_bytes)
             self._drop_runner()
             with memory_for("The KV cache", layout.num_blocks * block_size_bytes, LOWER_KV_CACHE):
                 self._runner = model.make_runner(layout)
             self._layout = layout
+            assert self.weights.request is not None, "a model is loaded"
+            self._fingerprint = fingerprint(self.weights.request, (self._device.name, layout.block_size, own))
             self._sleep = None
             self._kv_cache_bytes, self._num_groups = layout.num_blocks * block_size_bytes, len(own)
             log.info("kv_cache.allocated", num_blocks=layout.num_blocks, block_size=layout.block_size)
@@ -228,7 +245,7 @@ class Worker:
         if level == 1:
             model.sleep()
         else:
-            self._model = None
+            self.weights.model = None
         self._sleep = Sleep(level, layout)
         del model
         self._give_back_memory()
@@ -267,10 +284,11 @@ class Worker:
         if epoch < self._epoch:
             raise stale_epoch()
         self._ready_runner().forget_all()
-        if self._model is not None and self._model.loras is not None:
-            self._model.loras.clear()
+        if (model := self.weights.model) is not None and model.loras is not None:
+            model.loras.clear()
         self._supersede()
         self._epoch = epoch
+        self.exchange.open(self._stream_id, self._block_contents)
         return self._stream_id
 
     def end_stream(self, stream_id: int) -> None:
@@ -304,18 +322,39 @@ class Worker:
             raise InvalidRequest(error.message, reason="INVALID_PLAN") from error
         except Exception as error:
             self.end_stream(stream_id)
-            raise step_failed(plan.step_id, error) from error
+            raise self.step_failed(plan.step_id, error) from error
+
+    def step_failed(self, step_id: int, error: Exception) -> InternalError:
+        """Log and return the error of a step that failed with `error`; safe on any thread."""
+        return step_failed(step_id, error, shares_experts=self._device.shares_experts)
 
     @property
     def media(self) -> ModelMedia | None:
         """The tower and the encoder cache of the loaded model; None: it takes only text. Safe on any thread."""
-        return media_of(self._model)
+        return media_of(self.weights.model)
 
     def _check_takes_media(self, name: str, value: int) -> None:
         """Refuse room for media if the model takes only text; members of a group get the rows of images from the leader."""
         shard, stage = self._part
         if value and self.media is None and shard.index == stage.index == 0:
             raise Unsupported(f"{name} {value}: the model on this worker takes only text.")
+
+    @property
+    def fingerprint(self) -> bytes:
+        """The fingerprint of the model and of the content of its blocks; empty: there is no KV cache. Safe on any thread."""
+        return self._fingerprint
+
+    @property
+    def shares_blocks(self) -> bool:
+        """Whether other workers can read blocks of the present KV cache, and write to it. Safe on any thread."""
+        return self._block_contents is not None
+
+    @property
+    def _block_contents(self) -> BlockContents | None:
+        """The content of the blocks. None: it cannot be read, or another rank has a part of it."""
+        runner: object = self._runner
+        is_whole = all(part.size == 1 for part in self._part)
+        return runner.block_contents if is_whole and isinstance(runner, SharesBlocks) else None
 
     def encode(self, stream_id: int, item: EncoderItem, after_step: int) -> None:
         """Encode a media item of a stream, and store its embeddings in the encoder cache; on the tower's thread.
@@ -332,7 +371,7 @@ class Worker:
             media.encode(stream_id, item, after_step)
 
     def _check_proposes(self, plan: SchedulerOutput) -> None:
-        if plan.num_spec_tokens and (self._load_request is None or not self._load_request.draft_method):
+        if plan.num_spec_tokens and (self.weights.request is None or not self.weights.request.draft_method):
             raise InvalidRequest(f"num_spec_tokens {plan.num_spec_tokens}: this worker was given no draft model.")
 
     def check_device(self) -> None:
@@ -343,43 +382,43 @@ class Worker:
     def _state(self) -> State:
         if self._sleep is not None:
             return State.SLEEPING
-        return State.READY if self._is_warm else State.LOADED if self._model else State.STARTED
+        return State.READY if self._is_warm else State.LOADED if self.weights.model else State.STARTED
 
     def _loaded(self) -> LoadedModel:
         if self._sleep is not None and not self._sleep.has_weights:
             raise FailedPrecondition("The worker is asleep; call WakeUp or LoadModel first.", reason="NOT_READY")
-        if self._model is None:
+        if self.weights.model is None:
             raise FailedPrecondition("No model is loaded; call LoadModel first.", reason="NOT_READY")
-        return self._model
+        return self.weights.model
 
     def _ready_runner(self) -> Runner:
         if self._runner is None:
             raise FailedPrecondition("There is no KV cache; call LoadModel and InitializeKvCache first.", reason="NOT_READY")
         return self._runner
 
-    def _load(self, request: LoadRequest, report: Progress) -> None:
-        started = time.monotonic()
-        what = f"Loading {request.path} ({size_text(size_on_disk(request.path))} on disk)"
-        with memory_for(what, None, _SMALLER_MODEL):
-            self._model = self._device.load_model(request, report)
-        self._model_load_s = time.monotonic() - started
-        self._load_request = request
-        log.info("model.loaded", model=request.model, architecture=self._model.info.architecture)
+    def _replace_weights(self, request: LoadRequest, report: Progress) -> None:
+        """Load other weights of the same model; a worker that sleeps goes on sleeping without its KV cache."""
+        self._drop_runner()
+        sleep = self._sleep
+        self.weights.replace(request, report, is_asleep=sleep is not None and not sleep.has_weights)
+        if sleep is not None:
+            sleep.has_weights = True
 
     def _wake_weights(self, sleep: Sleep, report: Progress) -> None:
         if sleep.has_weights:
             return
-        if self._model is None:
-            assert self._load_request is not None
-            self._load(self._load_request, report)
+        if self.weights.model is None:
+            assert self.weights.request is not None
+            self.weights.load(self.weights.request, report)
         else:
-            self._model.wake_up()
+            self.weights.model.wake_up()
         sleep.has_weights = True
 
     def _supersede(self) -> None:
         """Take the worker from the open stream, whose media items are deleted."""
         self._stream_id += 1
         self._epoch = 0
+        self.exchange.close()
         if (media := self.media) is not None:
             media.cache.restart(self._stream_id)
 
@@ -392,8 +431,8 @@ class Worker:
 
     def _drop_model(self) -> None:
         self._drop_runner()
-        had_model = self._model is not None
-        self._model, self._load_request, self._model_load_s = None, None, 0.0
+        had_model = self.weights.model is not None
+        self.weights.drop()
         self._sleep = None
         if had_model:
             self._give_back_memory()

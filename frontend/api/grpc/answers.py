@@ -2,6 +2,7 @@
 only token counts.
 """
 
+import json
 from collections.abc import Iterable
 from typing import TypeVar
 
@@ -76,6 +77,8 @@ class Answers:
         message.index = new.index
         message.token_ids.extend(new.token_ids)
         message.request_id = self._request_id
+        if new.weight_versions:
+            message.weight_version = new.weight_versions[-1].version
         if new.logprobs is not None:
             pairs = zip(new.token_ids, new.logprobs, strict=True)
             message.logprobs.extend(_token_logprobs(token_id, position) for token_id, position in pairs)
@@ -83,6 +86,8 @@ class Answers:
             message.usage.prompt_tokens = len(output.prompt_token_ids)
             message.usage.completion_tokens = self._num_tokens[new.index]
             message.usage.cached_tokens = output.num_cached_tokens or 0
+        if output.kv_transfer_params is not None:
+            message.kv_transfer_params_json = json.dumps(output.kv_transfer_params)
         if isinstance(new.stop_reason, int):
             message.stop_reason.CopyFrom(types_pb2.StopReason(token_id=new.stop_reason))
         elif new.stop_reason is not None:

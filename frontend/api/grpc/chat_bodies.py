@@ -19,12 +19,6 @@ from tetrad.v1 import inference_pb2
 _JSON: TypeAdapter[Any] = TypeAdapter(Any)
 _FUNCTION = "function"
 _OWNER = "This server"
-UNREAD_OF_CHAT = UnreadFields(
-    inference_pb2.ChatRequest,
-    ("kv_transfer_params_json",),
-    owner=_OWNER,
-    error=UnsupportedArgument,
-)
 UNREAD_OF_PART = UnreadFields(inference_pb2.ContentPart, ("audio", "video"), owner=_OWNER, error=UnsupportedArgument)
 _MODES = {
     inference_pb2.TOOL_CHOICE_MODE_UNSPECIFIED: "auto",
@@ -40,7 +34,6 @@ def chat_body_of(request: inference_pb2.ChatRequest) -> ChatCompletionRequest:
     Raises:
         InvalidRequest: a field that the HTTP API refuses, with its HTTP name; invalid JSON.
     """
-    UNREAD_OF_CHAT.refuse(request)
     fields: dict[str, Any] = {
         "messages": [_message(f"messages[{place}]", message) for place, message in enumerate(request.messages)],
         "tools": [_tool(f"tools[{place}].parameters_json", tool) for place, tool in enumerate(request.tools)] or None,

@@ -23,21 +23,14 @@ from tetrad.frontend.chat.turns import start_turn
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.model_directory import ModelDirectory
 from tetrad.frontend.media.items import IMAGE
+from tetrad.frontend.request.kv_transfer import KvTransfer
 from tetrad.frontend.request.logprobs import num_candidates
 from tetrad.frontend.request.prompts import PromptType, TextPrompt, TokensPrompt
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
-from tetrad.services.errors import InvalidRequest, UnsupportedArgument
+from tetrad.services.errors import InvalidRequest
 from tetrad.services.request_context import REQUEST_ID
 from tetrad.services.rpc.server import Register
-from tetrad.services.rpc.unread_fields import UnreadFields
 from tetrad.v1 import inference_pb2, inference_pb2_grpc
-
-UNREAD_OF_GENERATE = UnreadFields(
-    inference_pb2.GenerateRequest,
-    ("kv_transfer_params_json",),
-    owner="This server",
-    error=UnsupportedArgument,
-)
 
 _MAX_PAGE_TOKEN_CHARS = 20
 
@@ -77,6 +70,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
                 add_special_tokens=add_special,
                 cache_salt=request.cache_salt,
                 lora_request=llm.model_names.lora_of(request.model),
+                kv_transfer=_transfer_of(request),
                 **truncation,
             )
             answers = Answers(request_id)
@@ -109,6 +103,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
                 priority=request.priority,
                 cache_salt=request.cache_salt,
                 model=request.model,
+                kv_transfer=_transfer_of(request),
                 **truncation,
             )
             answers = Answers(request_id)
@@ -217,8 +212,11 @@ def _params(llm: AsyncLLM, request: inference_pb2.GenerateRequest | inference_pb
     return SamplingParams(**fields, output_kind=RequestOutputKind.DELTA)
 
 
+def _transfer_of(request: inference_pb2.GenerateRequest | inference_pb2.ChatRequest) -> KvTransfer | None:
+    return KvTransfer.of(json_of("kv_transfer_params_json", request.kv_transfer_params_json))
+
+
 def _prompt_of(request: inference_pb2.GenerateRequest) -> PromptType:
-    UNREAD_OF_GENERATE.refuse(request)
     media = [source_of(f"media[{place}]", part) for place, part in enumerate(request.media)]
     kwargs = json_of("mm_processor_kwargs_json", request.mm_processor_kwargs_json)
     prompt: TextPrompt | TokensPrompt = TextPrompt(prompt=request.text)

@@ -32,7 +32,7 @@ from tetrad.frontend.api.http.middleware.request_ids import RequestIds
 from tetrad.frontend.api.http.middleware.request_timeouts import RequestTimeouts
 from tetrad.frontend.api.http.ollama import models as ollama_models
 from tetrad.frontend.api.http.ollama import router as ollama
-from tetrad.frontend.api.http.operations import loading, loras, monitoring, operator
+from tetrad.frontend.api.http.operations import loading, loras, monitoring, operator, weights
 from tetrad.frontend.api.http.operations import models as model_lists
 from tetrad.frontend.api.http.pooling import cohere, scoring
 from tetrad.frontend.api.http.pooling import router as pooling
@@ -65,6 +65,7 @@ _MODULES = (
         tokens,
         monitoring,
         operator,
+        weights,
         loras,
         loading,
     ),

@@ -1,6 +1,6 @@
 """Call schemas: makes JSON schemas of tool calls, for constraints on a model's output. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tetrad.frontend.parsing.elements.interface import Tool
@@ -12,20 +12,30 @@ _DATA = frozenset({"const", "enum", "default", "examples"})
 _MAPS = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
 
 
-def required_schema(tools: Sequence[Tool], *, parallel: bool, arguments_key: str = "parameters") -> dict[str, Any]:
+# Returns the properties of a call, all of which are required, from the tool's name and the schema of its arguments.
+CallShape = Callable[[str, dict[str, Any]], dict[str, Any]]
+
+
+def parameters_call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the shape of {"name": ..., "parameters": {...}}."""
+    return {"name": {"const": name}, "parameters": arguments}
+
+
+def arguments_call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the shape of {"name": ..., "arguments": {...}}."""
+    return {"name": {"const": name}, "arguments": arguments}
+
+
+def required_schema(tools: Sequence[Tool], *, parallel: bool, shape: CallShape = parameters_call) -> dict[str, Any]:
     """Return the JSON schema of an array of at least one call of `tools`; of exactly one unless `parallel`.
 
     Raises:
         InvalidRequest: a tool's parameters are not the schema of an object.
     """
+    shapes = [shape(tool.name, {"$ref": f"#/$defs/{index}"}) for index, tool in enumerate(tools)]
     calls = [
-        {
-            "type": "object",
-            "properties": {"name": {"const": tool.name}, arguments_key: {"$ref": f"#/$defs/{index}"}},
-            "required": ["name", arguments_key],
-            "additionalProperties": False,
-        }
-        for index, tool in enumerate(tools)
+        {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+        for properties in shapes
     ]
     # Each tool's whole schema is placed under $defs, so two tools may use the same name for different definitions.
     definitions = {str(index): _moved(named_schema(tool), f"#/$defs/{index}") for index, tool in enumerate(tools)}

@@ -51,6 +51,8 @@ class ReasoningFormat(Protocol):
     name: str
     # Whether the marks are special tokens, which detokenization would drop.
     keeps_special_tokens: bool
+    # Whether reasoning is shown as part of the content.
+    is_content: bool
     # The marks of the reasoning itself.
     thinking: Marks
     # The marks of everything before an answer: structured output starts after it.

@@ -5,18 +5,40 @@ text may turn out not to be a call: the reader then returns False, and the sourc
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 from tetrad.frontend.parsing.elements.call_list import read_call_list
 from tetrad.frontend.parsing.elements.json_scanner import pass_value, read_string, read_value, skip_space, unquoted
 from tetrad.frontend.parsing.elements.piece_writer import PieceWriter
 from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
 
-_ARGUMENTS_KEYS = ("arguments", "parameters")
-_USUAL_KEYS = frozenset({"name", "type", "id", *_ARGUMENTS_KEYS})
+
+@dataclass(frozen=True, slots=True)
+class CallKeys:
+    """The keys of a call.
+
+    Attributes:
+        name: key of the function's name.
+        arguments: keys of the arguments.
+        others: keys without meaning.
+    """
+
+    name: str = "name"
+    arguments: tuple[str, ...] = ("arguments", "parameters")
+    others: tuple[str, ...] = ("type", "id")
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """All keys."""
+        return (self.name, *self.arguments, *self.others)
+
+
+USUAL_KEYS = CallKeys()
 
 
 @dataclass(slots=True)
 class _Call:
+    keys: CallKeys
     name: str = ""
     # Arguments that were read before the name.
     early_arguments: str = ""
@@ -29,15 +51,16 @@ class _Call:
         self.announced = True
 
 
-def read_call(source: TextSource, writer: PieceWriter, *, bare: bool = False) -> Waiting[bool]:
+def read_call(source: TextSource, writer: PieceWriter, *, bare: bool = False, keys: CallKeys = USUAL_KEYS) -> Waiting[bool]:
     """Read one call; return whether a call was announced.
 
     A malformed call keeps the arguments before the error if it was announced; the rest of the text stays unread.
 
     Args:
-        bare: whether the call has no marker. It must then have arguments, and only the usual keys of calls.
+        bare: whether the call has no marker. It must then have arguments, and only keys of calls.
+        keys: the keys of calls.
     """
-    call = _Call()
+    call = _Call(keys)
     if not (yield from source.skip("{")):
         return False
     while True:
@@ -55,39 +78,39 @@ def read_call(source: TextSource, writer: PieceWriter, *, bare: bool = False) ->
     return call.announced
 
 
-def read_call_or_calls(source: TextSource, writer: PieceWriter) -> Waiting[bool]:
+def read_call_or_calls(source: TextSource, writer: PieceWriter, keys: CallKeys = USUAL_KEYS) -> Waiting[bool]:
     """Read one call or an array of calls. Text that is not a call becomes content, together with the source's record.
 
     Returns:
         Whether there was a call, and the array, if any, was closed.
     """
     if (yield from source.starts_with("[")):
-        return (yield from read_calls(source, writer))
-    announced = yield from read_call(source, writer)
+        return (yield from read_calls(source, writer, keys))
+    announced = yield from read_call(source, writer, keys=keys)
     text = source.recorded()
     if not announced:
         writer.content(text)
     return announced
 
 
-def read_calls(source: TextSource, writer: PieceWriter) -> Waiting[bool]:
+def read_calls(source: TextSource, writer: PieceWriter, keys: CallKeys = USUAL_KEYS) -> Waiting[bool]:
     """Read an array of calls; see read_call_list."""
-    return (yield from read_call_list(source, writer, read_call))
+    return (yield from read_call_list(source, writer, partial(read_call, keys=keys)))
 
 
 def _read_member(source: TextSource, writer: PieceWriter, call: _Call, bare: bool) -> Waiting[bool]:
     key = yield from read_string(source)
-    if key is None or (bare and not call.announced and key not in _USUAL_KEYS):
+    if key is None or (bare and not call.announced and key not in call.keys.all):
         return False
     yield from skip_space(source)
     if not (yield from source.skip(":")):
         return False
     yield from skip_space(source)
-    if key == "name" and not call.name:
+    if key == call.keys.name and not call.name:
         return (yield from _read_name(source, writer, call))
-    if key in _ARGUMENTS_KEYS and not call.announced:
+    if key in call.keys.arguments and not call.announced:
         return (yield from _read_arguments(source, writer, call))
-    call.has_other_keys |= key not in _USUAL_KEYS
+    call.has_other_keys |= key not in call.keys.all
     return (yield from read_value(source)) is not None
 
 

@@ -3,7 +3,7 @@
 A marker without a following call is content. So is any text after a call except the closing marker.
 """
 
-from tetrad.frontend.parsing.elements.json_calls import read_call_or_calls
+from tetrad.frontend.parsing.elements.json_calls import USUAL_KEYS, CallKeys, read_call_or_calls
 from tetrad.frontend.parsing.elements.json_scanner import skip_space
 from tetrad.frontend.parsing.elements.markers import Markers, skip_closing
 from tetrad.frontend.parsing.elements.piece_writer import PieceWriter
@@ -11,12 +11,13 @@ from tetrad.frontend.parsing.elements.script_parser import Script
 from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
 
 
-def marked_calls(*openings: str, closings: tuple[str, ...]) -> Script:
+def marked_calls(*openings: str, closings: tuple[str, ...], keys: CallKeys = USUAL_KEYS) -> Script:
     """Return the script of calls after any of `openings`.
 
     Args:
         openings: markers. If a marker ends with a bracket, this is the opening bracket of the array.
         closings: markers that may follow the calls.
+        keys: the keys of calls.
     """
     markers = Markers(*openings)
 
@@ -25,7 +26,7 @@ def marked_calls(*openings: str, closings: tuple[str, ...]) -> Script:
             source.record()
             yield from source.skip(opening.removesuffix("["))
             yield from skip_space(source)
-            if (yield from read_call_or_calls(source, writer)):
+            if (yield from read_call_or_calls(source, writer, keys)):
                 yield from skip_closing(source, writer, *closings)
 
     return read

@@ -16,15 +16,17 @@ _CLOSERS = {"(": ")", "[": "]", "{": "}"}
 _CONTROLS = {chr(code): f"\\x{code:02x}" for code in range(32)}
 
 
-def read_python_call(source: TextSource, writer: PieceWriter) -> Waiting[bool]:
-    """Read one call; return False if the text is not a call. The source's record then has the text."""
+def read_python_call(source: TextSource, writer: PieceWriter) -> Waiting[bool | None]:
+    """Read one call. None: its arguments are not literals with names; False: it is not a call. The record then has the text."""
     name = yield from source.read_run(_NAME)
     if not name or (yield from source.peek()) != "(":
         return False
     arguments = yield from _read_parentheses(source)
-    text = None if arguments is None else keywords_json(arguments)
-    if text is None:
+    if arguments is None:
         return False
+    text = keywords_json(arguments)
+    if text is None:
+        return None
     writer.start(name)
     writer.arguments(text)
     return True

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tetrad.frontend.parsing.elements.call_schemas import named_schema, required_schema
+from tetrad.frontend.parsing.elements.call_schemas import CallShape, arguments_call, named_schema, required_schema
 from tetrad.frontend.parsing.elements.interface import Tool
 
 
@@ -25,13 +25,13 @@ def strict_call(tools: Sequence[Tool], begin: str, end: str, *, triggers: Sequen
     return {"structures": structures, "triggers": list(triggers)}
 
 
-def strict_calls(tools: Sequence[Tool], begin: str, end: str) -> dict[str, Any]:
-    """Return the tag of an array of calls between `begin`, which is also the trigger, and `end`.
+def strict_calls(tools: Sequence[Tool], begin: str, end: str, *, shape: CallShape = arguments_call) -> dict[str, Any]:
+    """Return the tag of an array of calls of a shape between `begin`, which is also the trigger, and `end`.
 
     Raises:
         InvalidRequest: a tool's parameters are not the schema of an object.
     """
-    schema = required_schema(_loosened(tools), parallel=True, arguments_key="arguments")
+    schema = required_schema(_loosened(tools), parallel=True, shape=shape)
     return {"structures": [{"begin": begin, "schema": schema, "end": end}], "triggers": [begin]}
 
 

@@ -52,8 +52,13 @@ class ArgumentsWriter:
         """
         self._writer.arguments(f"{self._separator}{json_text(name)}: ")
         self._separator = ", "
-        kinds = _kinds(self._properties.get(name)) if is_string is None else _STRING if is_string else _OTHERS
+        kinds = kinds_of(self._properties.get(name)) if is_string is None else _STRING if is_string else _OTHERS
         return ValueWriter(self._writer, kinds, trims_newlines=self._trims_newlines)
+
+    def add_json(self, name: str, value: str) -> None:
+        """Write a parameter whose value is complete JSON."""
+        self._writer.arguments(f"{self._separator}{json_text(name)}: {value}")
+        self._separator = ", "
 
     def end(self) -> None:
         """Close the arguments' object."""
@@ -130,7 +135,7 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"JSON has no {constant}")
 
 
-def _kinds(schema: Any) -> frozenset[str]:
+def kinds_of(schema: Any) -> frozenset[str]:
     """Return the kinds of values that a parameter's schema allows; a string if it names none."""
     if not isinstance(schema, dict):
         return frozenset({"string"})

@@ -22,6 +22,7 @@ class GptOssFormat:
     """A ReasoningFormat (interface.py)."""
 
     name = "gpt_oss"
+    is_content = False
     keeps_special_tokens = True
     thinking = Marks(_ANALYSIS, _END)
     # Messages on other channels may also precede the answer.

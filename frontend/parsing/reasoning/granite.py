@@ -14,6 +14,7 @@ class GraniteFormat:
     """A ReasoningFormat (interface.py)."""
 
     name = "granite"
+    is_content = False
     keeps_special_tokens = False
     thinking = preamble = Marks(_STARTS[0], _ENDS[0])
 

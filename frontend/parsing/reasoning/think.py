@@ -1,4 +1,4 @@
-"""Think: reasoning between <think> and </think>, the form of most open models. The formats of families are at the end.
+"""Think: reasoning between <think> and </think>, the form of most open models. think_formats.py lists the formats of families.
 
 The prompt may open the reasoning, or close it at once to switch it off. Only the text after the last turn mark decides, so that
 a user's text has no influence.
@@ -8,7 +8,8 @@ from tetrad.frontend.parsing.elements.interface import Marks, Parser
 from tetrad.frontend.parsing.elements.json_scanner import skip_space
 from tetrad.frontend.parsing.elements.markers import Markers
 from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
-from tetrad.frontend.parsing.reasoning.writer import ReasoningParser, ReasoningWriter
+from tetrad.frontend.parsing.reasoning.answer import pass_answer
+from tetrad.frontend.parsing.reasoning.writer import ReasoningParser, ReasoningScript, ReasoningWriter
 
 _MARKS = Marks("<think>", "</think>")
 # Marks of templates at the start of the assistant's turn.
@@ -24,11 +25,18 @@ _TURN_MARKS = (
     "<seed:bos>assistant",
     "<|turn>model",
     "]~b]ai",
+    "<|CHATBOT_TOKEN|>",
+    "<|assistant_start|>",
+    "<|im:start|>assistant<|im:content|>",
+    '<|open|>message role="assistant"<|sep|>',
 )
 
 
 class ThinkFormat:
     """A ReasoningFormat (interface.py).
+
+    Attributes:
+        answer: reads the text behind the reasoning.
 
     Args:
         name: name of the format.
@@ -37,7 +45,10 @@ class ThinkFormat:
         ended_by: further marks that end the reasoning, and belong to the following text.
         keeps_special_tokens: whether the marks are special tokens of the model's tokenizer.
         marks: the marks of the reasoning.
+        answer: reads the text behind the reasoning.
     """
+
+    is_content = False
 
     def __init__(
         self,
@@ -47,12 +58,14 @@ class ThinkFormat:
         ended_by: tuple[str, ...] = (),
         keeps_special_tokens: bool = False,
         marks: Marks = _MARKS,
+        answer: ReasoningScript = pass_answer,
     ) -> None:
         self.name = name
         self.thinking = self.preamble = marks
         self.keeps_special_tokens = keeps_special_tokens
         self._template_marks = (*template_marks, marks.end)
         self._always = always
+        self.answer = answer
         self._end = Markers(marks.end)
         self._ends = Markers(marks.end, *ended_by)
 
@@ -71,24 +84,32 @@ class ThinkFormat:
     def parser(self, prompt: str, *, calls_end_it: bool = True) -> Parser:
         """Return a parser of the output after `prompt`; see ReasoningFormat."""
         if self.is_over(prompt):
-            return ReasoningParser(_nothing)
+            return ReasoningParser(self.answer)
         begun = self.is_open(prompt)
-        ends = self._ends if calls_end_it else self._end
+        ends = self.ends(calls_end_it=calls_end_it)
 
         def read(source: TextSource, writer: ReasoningWriter) -> Waiting[None]:
             source.record()
             yield from skip_space(source)
             started = yield from source.skip(self.thinking.start)
+            # An end mark alone belongs to no text: the model has taken the prompt for one that opens the reasoning.
+            ended = not started and not begun and (yield from source.skip(self.thinking.end))
             space = source.recorded()
-            if not started:
-                # Without a start mark, the white space belongs to the text.
-                (writer.reasoning if begun else writer.content)(space)
+            if not started and not ended:
+                # Without a mark, the white space belongs to the text.
+                source.put_back(space)
             if started or begun:
                 yield from ends.pass_text(source, writer.reasoning)
                 yield from source.skip(self.thinking.end)
+            if started or begun or ended:
                 writer.end_reasoning()
+            yield from self.answer(source, writer)
 
         return ReasoningParser(read)
+
+    def ends(self, *, calls_end_it: bool) -> Markers:
+        """Return the marks that end the reasoning; see ReasoningFormat.parser."""
+        return self._ends if calls_end_it else self._end
 
     def _opens(self, prompt: str) -> bool:
         opening = self._opening(prompt)
@@ -102,43 +123,3 @@ class ThinkFormat:
         # A template of another family: only a mark at the very end of the prompt surely belongs to the assistant's turn.
         end = prompt.rstrip()
         return next((mark for mark in (self.thinking.start, self.thinking.end) if end.endswith(mark)), "")
-
-
-def _nothing(source: TextSource, writer: ReasoningWriter) -> Waiting[None]:  # noqa: ARG001 - a script
-    yield from ()
-
-
-DEEPSEEK_R1 = ThinkFormat("deepseek_r1", "<｜Assistant｜>", always=True, ended_by=("<｜tool▁calls▁begin｜>",))
-"""DeepSeek R1, its distilled models, and V3.1: the model always reasons; <think> is often in the prompt or missing."""
-GEMMA4 = ThinkFormat(
-    "gemma4",
-    "<|turn>",
-    ended_by=("<|tool_call>",),
-    keeps_special_tokens=True,
-    marks=Marks("<|channel>thought\n", "<channel|>"),
-)
-"""Gemma 4: a channel; `enable_thinking: true` asks for it, and an empty one may come without."""
-GLM45 = ThinkFormat("glm45", "<|assistant|>", ended_by=("<tool_call>",), keeps_special_tokens=True)
-"""GLM 4.5 and later: <think> after the role; `enable_thinking: false` makes the prompt close it."""
-KIMI_K2 = ThinkFormat("kimi_k2", "<|im_assistant|>", ended_by=("<|tool_calls_section_begin|>",), keeps_special_tokens=True)
-"""Kimi K2 Thinking: <think>; a tool call may end the reasoning without </think>."""
-MINIMAX_M2 = ThinkFormat("minimax_m2", "]~b]ai", always=True, ended_by=("<minimax:tool_call>",), keeps_special_tokens=True)
-"""MiniMax M2: the model always reasons; the prompt opens <think>."""
-MISTRAL = ThinkFormat(
-    "mistral", "[/INST]", ended_by=("[TOOL_CALLS]",), keeps_special_tokens=True, marks=Marks("[THINK]", "[/THINK]")
-)
-"""Magistral and Ministral: other marks, which are special tokens; a system message asks the model to reason."""
-QWEN3 = ThinkFormat("qwen3", "<|im_start|>", ended_by=("<tool_call>",))
-"""Qwen3 and QwQ: the model or the prompt opens <think>; `enable_thinking: false` makes the prompt close it."""
-SEED_OSS = ThinkFormat(
-    "seed_oss",
-    "<seed:bos>",
-    ended_by=("<seed:tool_call>",),
-    keeps_special_tokens=True,
-    marks=Marks("<seed:think>", "</seed:think>"),
-)
-"""Seed-OSS: other marks; `thinking_budget: 0` makes the prompt open the reasoning, and the model close it at once."""
-STEP3 = ThinkFormat("step3", "<steptml:", always=True, ended_by=("<｜tool_calls_begin｜>",), keeps_special_tokens=True)
-"""Step 3: the model always reasons."""
-THINK = ThinkFormat("think", keeps_special_tokens=True)
-"""The format of any other model whose template has the marks."""

@@ -22,28 +22,36 @@ NAME = re.compile(r"[\w.:\-]+")
 
 @dataclass(frozen=True)
 class SectionMarks:
-    """The marks of a section of calls."""
+    """The marks of a section of calls.
 
-    begin: str
+    Attributes:
+        begins: marks before the section, one of which the model writes; the first is in the models' templates.
+        call_begin: mark before a call.
+        call_end: mark after it.
+        ends: marks after the section.
+        fence: optional mark between a call's arguments and its end.
+    """
+
+    begins: tuple[str, ...]
     call_begin: str
     call_end: str
-    end: str
-    # Optional mark between a call's arguments and its end.
+    ends: tuple[str, ...]
     fence: str = ""
 
 
 def sectioned_calls(marks: SectionMarks, read_head: HeadReader) -> Script:
     """Return the script of calls between `marks`."""
     # A call outside of a section is accepted, too.
-    markers = Markers(marks.begin, marks.call_begin)
-    closings = tuple(mark for mark in (marks.fence, marks.call_end, marks.end) if mark)
+    markers = Markers(*marks.begins, marks.call_begin)
+    closings = tuple(mark for mark in (marks.fence, marks.call_end, *marks.ends) if mark)
     call_ends = (f"{marks.fence}{marks.call_end}", marks.call_end)
 
     def read(source: TextSource, writer: PieceWriter) -> Waiting[None]:
         while (yield from markers.pass_text(source, writer.content)):
             source.record()
-            if (yield from source.skip(marks.begin)):
-                yield from skip_space(source)
+            for begin in marks.begins:
+                if (yield from source.skip(begin)):
+                    yield from skip_space(source)
             head = (yield from read_head(source)) if (yield from source.skip(marks.call_begin)) else None
             text = source.recorded()
             if head is not None and (yield from source.peek()) == "{":

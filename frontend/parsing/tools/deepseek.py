@@ -14,10 +14,10 @@ from tetrad.frontend.parsing.tools.call_sections import NAME, SectionMarks, sect
 _SEPARATOR = "<｜tool▁sep｜>"
 _FENCE = "```"
 _MARKS = SectionMarks(
-    begin="<｜tool▁calls▁begin｜>",
+    begins=("<｜tool▁calls▁begin｜>",),
     call_begin="<｜tool▁call▁begin｜>",
     call_end="<｜tool▁call▁end｜>",
-    end="<｜tool▁calls▁end｜>",
+    ends=("<｜tool▁calls▁end｜>",),
     fence=_FENCE,
 )
 
@@ -31,7 +31,7 @@ class DeepSeekV31Format(OpenAICallIds):
 
     def recognises(self, chat_template: str) -> bool:
         """Return whether the template writes calls in this format."""
-        return _MARKS.begin in chat_template and _FENCE not in chat_template
+        return _MARKS.begins[0] in chat_template and _FENCE not in chat_template
 
     def parser(self, tools: Sequence[Tool]) -> Parser:  # noqa: ARG002 - any function name is accepted
         """Return a parser of one output, which reads the forms of V3 and of V3.1."""
@@ -50,7 +50,7 @@ class DeepSeekV3Format(DeepSeekV31Format):
 
     def recognises(self, chat_template: str) -> bool:
         """Return whether the template writes calls in this format."""
-        return _MARKS.begin in chat_template and _FENCE in chat_template
+        return _MARKS.begins[0] in chat_template and _FENCE in chat_template
 
     def structural_tag(self, tools: Sequence[Tool]) -> dict[str, Any]:
         """Return the structural tag that constrains strict calls to their schemas."""

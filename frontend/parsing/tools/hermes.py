@@ -82,7 +82,7 @@ class Granite20bFormat(HermesFormat):
 
 
 class HunyuanFormat(HermesFormat):
-    """The format of Hunyuan A13B and Jamba 1.5, whose calls are an array."""
+    """The format of Hunyuan A13B, whose calls are an array."""
 
     name = "hunyuan_a13b"
     openings = ("<tool_calls>",)
@@ -91,3 +91,9 @@ class HunyuanFormat(HermesFormat):
     def structural_tag(self, tools: Sequence[Tool]) -> dict[str, Any]:
         """Return the structural tag that constrains strict calls to their schemas."""
         return strict_calls(tools, self.openings[0], self.closing)
+
+
+class JambaFormat(HunyuanFormat):
+    """The format of Jamba 1.5: the same with its other name."""
+
+    name = "jamba"

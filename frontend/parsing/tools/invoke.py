@@ -3,6 +3,8 @@
 DeepSeek V3.2 and V4: the same with a prefix in every tag, <｜DSML｜invoke name="f">, and an attribute that marks strings.
 
 Step 3: the same with another prefix, between marks of a section and of each call.
+
+MiniCPM 5: <function name="f"><param name="key">value</param></function>, without outer tags; a value may be a CDATA section.
 """
 
 import re
@@ -17,9 +19,10 @@ from tetrad.frontend.parsing.elements.piece_writer import PieceWriter
 from tetrad.frontend.parsing.elements.script_parser import ScriptParser
 from tetrad.frontend.parsing.elements.tagged_values import pass_tagged_value
 from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
-from tetrad.frontend.parsing.elements.typed_arguments import ArgumentsWriter
+from tetrad.frontend.parsing.elements.typed_arguments import ArgumentsWriter, ValueWriter
 
 _NAME = re.compile(r'[^"<>\n]+')
+_CDATA, _CDATA_END = "<![CDATA[", "]]>"
 # Attribute of a parameter -> whether the value is a string; None: the tool's schema tells.
 _ATTRIBUTES = {' string="true"': True, ' string="false"': False, "": None}
 
@@ -32,6 +35,9 @@ class MinimaxM2Format(OpenAICallIds):
         closings: marks after a call, each of which may be missing.
         kind: optional text between the openings and the call.
         prefix: text before the name of every tag of the call.
+        call: name of the tag of the call.
+        parameter: name of the tag of a parameter.
+        trims_newlines: whether a newline at either end of a value does not belong to it.
     """
 
     name = "minimax_m2"
@@ -41,10 +47,14 @@ class MinimaxM2Format(OpenAICallIds):
     closings: tuple[str, ...] = ("</minimax:tool_call>",)
     kind = ""
     prefix = ""
+    call = "invoke"
+    parameter = "parameter"
+    trims_newlines = False
 
     def __init__(self) -> None:
-        self._invoke, self._invoke_end = f'<{self.prefix}invoke name="', f"</{self.prefix}invoke>"
-        self._parameter, self._parameter_end = f'<{self.prefix}parameter name="', f"</{self.prefix}parameter>"
+        call, parameter = f"{self.prefix}{self.call}", f"{self.prefix}{self.parameter}"
+        self._invoke, self._invoke_end = f'<{call} name="', f"</{call}>"
+        self._parameter, self._parameter_end = f'<{parameter} name="', f"</{parameter}>"
         self._markers = Markers(*self.openings, self._invoke)
 
     def recognises(self, chat_template: str) -> bool:
@@ -78,7 +88,7 @@ class MinimaxM2Format(OpenAICallIds):
         return None
 
     def _read_arguments(self, source: TextSource, writer: PieceWriter, schema: dict[str, Any]) -> Waiting[None]:
-        arguments = ArgumentsWriter(writer, schema, trims_newlines=False)
+        arguments = ArgumentsWriter(writer, schema, trims_newlines=self.trims_newlines)
         followers = (self._parameter, self._invoke_end)
         yield from skip_space(source)
         while (yield from source.starts_with(self._parameter)):
@@ -91,10 +101,14 @@ class MinimaxM2Format(OpenAICallIds):
                 writer.content(text)
                 break
             value = arguments.begin_value(name, is_string=is_string)
-            if not (yield from pass_tagged_value(source, value, self._parameter_end, followers)):
+            if not (yield from self._pass_value(source, value, followers)):
                 return
         if (yield from source.more()) and not source.ends_within(*followers):
             arguments.end()
+
+    def _pass_value(self, source: TextSource, value: ValueWriter, followers: Sequence[str]) -> Waiting[bool]:
+        """Pass a value up to its end tag; see pass_tagged_value."""
+        return (yield from pass_tagged_value(source, value, self._parameter_end, followers))
 
 
 class DeepSeekV32Format(MinimaxM2Format):
@@ -122,6 +136,28 @@ class Step3Format(MinimaxM2Format):
     closings = ("<｜tool_call_end｜>", "<｜tool_calls_end｜>")
     kind = "function<｜tool_sep｜>"
     prefix = "steptml:"
+
+
+class MiniCpm5Format(MinimaxM2Format):
+    """The format of MiniCPM 5."""
+
+    name = "minicpm5"
+    openings = closings = ()
+    call = "function"
+    parameter = "param"
+    trims_newlines = True
+
+    def recognises(self, chat_template: str) -> bool:
+        """Return whether the template writes calls in this format."""
+        return "<function name=" in chat_template and "<param name=" in chat_template
+
+    def _pass_value(self, source: TextSource, value: ValueWriter, followers: Sequence[str]) -> Waiting[bool]:
+        if not (yield from source.skip(_CDATA)):
+            return (yield from super()._pass_value(source, value, followers))
+        complete = yield from pass_tagged_value(source, value, _CDATA_END, (self._parameter_end,))
+        yield from source.skip(self._parameter_end)
+        yield from skip_space(source)
+        return complete
 
 
 def _read_name(source: TextSource, tag: str) -> Waiting[str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tetrad.frontend.parsing.elements.call_ids import OpenAICallIds
-from tetrad.frontend.parsing.elements.call_list import read_call_list
+from tetrad.frontend.parsing.elements.call_list import CallElements, read_call_list
 from tetrad.frontend.parsing.elements.interface import Parser, Tool
 from tetrad.frontend.parsing.elements.json_scanner import skip_space
 from tetrad.frontend.parsing.elements.markers import Markers, skip_closing
@@ -55,7 +55,10 @@ class PythonicFormat(OpenAICallIds):
             yield from source.skip(self.opening)
             yield from skip_space(source)
             if (yield from read_call_list(source, writer, read_python_call)):
-                yield from skip_closing(source, writer, self.closing)
+                yield from self._read_end(source, writer)
+
+    def _read_end(self, source: TextSource, writer: PieceWriter) -> Waiting[None]:
+        yield from skip_closing(source, writer, self.closing)
 
 
 class Llama4PythonicFormat(PythonicFormat):
@@ -73,6 +76,19 @@ class Lfm2Format(PythonicFormat):
     opening = "<|tool_call_start|>"
     closing = "<|tool_call_end|>"
 
+    def _read_end(self, source: TextSource, writer: PieceWriter) -> Waiting[None]:
+        """Read the mark behind the calls, and drop repetitions of the calls that follow, up to a further mark."""
+        marks = Markers(self.opening, self.closing)
+        closed = yield from skip_closing(source, writer, self.closing)
+        while closed:
+            source.record()
+            yield from skip_space(source)
+            text = [source.recorded()]
+            if (yield from source.peek()) == "[":
+                yield from marks.pass_text(source, text.append)
+            closed = yield from source.skip(self.closing)
+            writer.content("" if closed else "".join(text))
+
 
 class Olmo3Format(PythonicFormat):
     """The format of Olmo 3."""
@@ -88,11 +104,7 @@ class Olmo3Format(PythonicFormat):
             source.record()
             yield from source.skip(self.opening)
             yield from skip_space(source)
-            has_calls = False
-            while (yield from read_python_call(source, writer)):
-                has_calls = True
-                source.record()
+            elements = CallElements(writer, read_python_call)
+            while (yield from elements.read(source)):
                 yield from skip_space(source)
-            text = source.recorded()
-            if text.strip() or not has_calls or not (yield from source.skip(self.closing)):
-                writer.content(text)
+            yield from elements.end(source, closed=(yield from source.skip(self.closing)))

@@ -73,6 +73,20 @@ def test_who_shared_blocks_that_were_never_written_is_computed_again(bench, dept
     assert sharing.token_ids[13:] == [1000 + sharing.key] * 4
 
 
+def test_blocks_that_were_never_written_do_not_count_as_cached(bench):
+    """The request's usage names the tokens that it finds when it is computed again."""
+    bench.add(COMMON[:4], max_tokens=1)
+    bench.run()
+    failing, sharing = bench.add([*COMMON, 1]), bench.add([*COMMON, 2], max_tokens=1)
+    bench.plan()
+    before = sharing.num_cached_tokens
+
+    bench.deliver(failed=[failing.key])
+    bench.step()
+
+    assert (before, sharing.num_cached_tokens) == (12, 4)
+
+
 def test_a_failure_that_another_one_explains_is_tried_again(bench):
     failing, sharing = bench.add([*COMMON, 1], max_tokens=4), bench.add([*COMMON, 2], max_tokens=4)
     bench.plan()

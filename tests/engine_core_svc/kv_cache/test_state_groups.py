@@ -123,6 +123,14 @@ def test_drafts_stay_in_the_block_of_the_last_known_token(make_bench, num_prompt
     assert len(bench.plan().draft_tokens.get(request.key, ())) == num_drafts
 
 
+def test_drafts_without_states_may_begin_blocks(make_bench):
+    bench = make_bench(block_size=BLOCK_SIZE, num_blocks=90, drafts=SameDrafts(1, 2, 3, 4, 5))
+    request = bench.add(BLOCK_SIZE)
+    bench.step()
+
+    assert len(bench.plan().draft_tokens[request.key]) == 5 > BLOCK_SIZE
+
+
 def test_a_plan_that_asks_for_drafts_allocates_no_block_beyond_that_of_the_state(make_bench):
     """The block of a full state would be freed as one that only the prefix cache needs, before the next plan reads it."""
     bench = make_bench(block_size=BLOCK_SIZE, num_blocks=90, windows=(None, STATE), drafts=WorkerDrafts())

@@ -340,3 +340,9 @@ def test_prompts_alone_tell_what_they_cost_unless_they_are_short():
 
 def test_prompts_alone_teach_nothing_once_they_were_seen_beside_decodes():
     assert times((4, 0, 8.0), (4, 10, 28.0), (0, 100, 100.0)) == (8.0, 2.0)
+
+
+def test_a_step_without_tokens_says_nothing():
+    times = StepTimes()
+    times.observe(0, 0, 1.0)
+    assert (times.decode_s, times.token_s) == (0.0, 0.0)

@@ -1,5 +1,8 @@
 """Faulty clients: odd messages, malformed columns, floods. Other clients are served meanwhile. Real gRPC."""
 
+import asyncio
+import gc
+
 import grpc
 import pytest
 
@@ -100,3 +103,25 @@ async def test_waiting_tokens_have_a_limit_that_an_empty_queue_does_not_know(dir
 
         assert set(client.rejected) == {"r3"}
         assert "20 more exceed the 30" in client.rejected["r3"].message
+
+
+async def test_a_frontend_that_leaves_while_its_large_call_is_added_leaves_no_trace(stack):
+    """No task ends with an exception that nobody reads."""
+    problems, params = [], types_pb2.SamplingParams(max_tokens=100)
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
+    call = [
+        pb.EngineCoreRequest(
+            request_id=f"r{handle}", handle=handle, prompt_token_ids=pack_u32([1]), sampling_params=params, call_number=7
+        )
+        for handle in range(3000)
+    ]
+
+    for _ in range(5):
+        client = await stack.client()
+        client.outbound.put_nowait(pb.SessionRequest(add=pb.AddRequests(requests=call)))
+        await stack.until_load(lambda load: load.stats.num_running_reqs + load.stats.num_waiting_reqs > 0)
+        client.call.cancel()
+        await stack.until_idle()
+        gc.collect()
+
+    assert not problems

@@ -18,7 +18,7 @@ from tetrad.engine_core_svc.observability.request_spans import RequestSpans
 from tetrad.engine_core_svc.scheduler.drafting import NoDrafts
 from tetrad.engine_core_svc.service import start_engine
 from tetrad.engine_core_svc.sessions.outbox import Notice
-from tetrad.engine_core_svc.worker.group import Loss, WorkerFacts
+from tetrad.engine_core_svc.worker.group import Loss, Weights, WorkerFacts
 from tetrad.engine_core_svc.worker.kv_layout import KVCacheLayout
 from tetrad.services.errors import Unavailable
 from tetrad.services.observability.tracing import NoTracer
@@ -79,6 +79,9 @@ class Stream:
         self.has_room = True
         return results
 
+    def take_transfer_events(self):
+        return []
+
     def take_encoder_events(self):
         return None
 
@@ -106,7 +109,7 @@ class TwoRanks:
     """A WorkerGroup."""
 
     def __init__(self, seed):
-        self.epoch, self.pause, self.computes_on_cores = 1, None, False
+        self.epoch, self.pause, self.computes_on_cores, self.weights = 1, None, False, Weights()
         self.ranks = [Rank(), Rank()]
         self.streams = []
         self._random = Random(seed)

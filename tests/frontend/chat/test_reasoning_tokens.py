@@ -1,7 +1,7 @@
 """Reasoning tokens: the same number for every division of an output into chunks."""
 
 from tetrad.frontend.chat.reasoning_tokens import ReasoningTokens
-from tetrad.frontend.parsing.reasoning.think import THINK
+from tetrad.frontend.parsing.reasoning.think_formats import THINK
 from tetrad.frontend.parsing.turn import TurnParser
 from tetrad.frontend.request.outputs import CompletionOutput
 

@@ -91,7 +91,11 @@ async def test_a_budget_reaches_the_engine_with_its_marks(serve_frontend, engine
 
 @pytest.mark.parametrize(
     ("path", "body"),
-    [("completions", {"prompt": "hi"}), ("chat/completions", {"messages": [{"role": "user", "content": "hi"}]})],
+    [
+        ("completions", {"prompt": "hi"}),
+        ("chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+        ("responses", {"input": "hi"}),
+    ],
 )
 async def test_a_model_without_reasoning_can_have_no_budget(http, engine, path, body):
     response = await http.post(f"/v1/{path}", json={**body, "thinking_token_budget": 5})
@@ -112,12 +116,17 @@ async def test_what_is_written_behind_the_budget_is_the_answer(serve_frontend, e
         return text[position] if position < len(text) else EOS
 
     engine.reply = reply
-    body = {"messages": [{"role": "user", "content": "hi"}], "thinking_token_budget": 4}
+    messages = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 99}
     async with serve_frontend(reasoning_parser="qwen3") as frontend:
-        response = await frontend.http.post("/v1/chat/completions", json=body)
+        chat, response, message = [
+            (await frontend.http.post(f"/v1/{path}", json=body | {"thinking_token_budget": 4})).json()
+            for path, body in (("chat/completions", messages), ("responses", {"input": "hi"}), ("messages", messages))
+        ]
 
-    message = response.json()["choices"][0]["message"]
-    assert (message["reasoning"], message["content"]) == ("0123", "yes")
+    answer = chat["choices"][0]["message"]
+    assert (answer["reasoning"], answer["content"]) == ("0123", "yes")
+    assert [item["content"][0]["text"] for item in response["output"]] == ["0123", "yes"]
+    assert (message["content"][0]["thinking"], message["content"][1]["text"]) == ("0123", "yes")
 
 
 def test_budgets_fit_the_wire():

@@ -15,6 +15,10 @@ from tetrad.services.rpc.status import to_status
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc, types_pb2
 
+_EVENTS = (engine_core_pb2.ENGINE_CORE_EVENT_TYPE_QUEUED, engine_core_pb2.ENGINE_CORE_EVENT_TYPE_SCHEDULED)
+LEASE_ID = 2**63 + 5
+"""More than a float of 64 bits can hold exactly."""
+
 
 class _Running:
     def __init__(self, request):
@@ -40,6 +44,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
         self.orders = []  # what operators asked for
         self.load_fields = {}  # what it says of its load besides
         self.is_silent = False  # to those that ask how busy it is
+        self.refusals: dict[str, list[TetradError]] = {}  # by the admin service's method, the errors of its next calls
         self.profile_refusal: TetradError | None = None  # what StartProfile ends with
         self.num_add_messages = 0
         self.add_sizes = []  # of the messages, in bytes
@@ -50,6 +55,11 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
         self.modalities = ()  # likewise
         self.max_media_bytes = 0  # likewise
         self.max_message_bytes = None
+        self.kv_role = types_pb2.KV_ROLE_UNSPECIFIED  # likewise
+        self.times = ()  # of each request, on its clock: queued, scheduled, first token
+        self.keeps_blocks = True  # for requests that ask for it
+        self.num_cached_tokens = None  # of each prompt; None: all whole blocks
+        self.num_external_tokens = 0  # those of them that it reads from another engine core
         self.num_steps = 0
         self.aborted = []
         self.running = {}
@@ -162,7 +172,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
         return True
 
     def _step(self, running):
-        outputs = engine_core_pb2.EngineCoreOutputs(step_id=self.num_steps)
+        outputs = engine_core_pb2.EngineCoreOutputs(step_id=self.num_steps, timestamp_monotonic_s=sum(self.times[-1:]))
         handles, counts, tokens = [], [], []
         for request_id, each in list(running.items()):
             ids, finish = self._next(each)
@@ -207,9 +217,15 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
             output.stop_reason.token_id = ids[-1]
         if each.fresh:
             output.prefill_stats.num_prompt_tokens = len(each.prompt)
-            output.prefill_stats.num_cached_tokens = len(each.prompt) // 16 * 16
+            num_cached = len(each.prompt) // 16 * 16 if self.num_cached_tokens is None else self.num_cached_tokens
+            output.prefill_stats.num_cached_tokens = num_cached
+            output.prefill_stats.num_external_cached_tokens = self.num_external_tokens
+            for kind, at in zip(_EVENTS, self.times, strict=False):
+                output.events.add(type=kind, timestamp_monotonic_s=at)
             if params.HasField("prompt_logprobs"):
                 output.new_prompt_logprobs.CopyFrom(_logprobs(each.prompt[1:], params.prompt_logprobs))
+        if finish and each.request.kv_transfer.do_remote_decode and self.keeps_blocks:
+            output.kv_transfer.CopyFrom(self._handoff(each))
         if params.HasField("logprobs"):
             output.new_logprobs.CopyFrom(_logprobs(ids, params.logprobs))
         return output
@@ -236,6 +252,25 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
             modalities=self.modalities,
             max_media_bytes=self.max_media_bytes,
             max_message_bytes=self.max_message_bytes,
+            kv_role=self.kv_role,
+        )
+
+    def _handoff(self, each):
+        """Say where the blocks of a prompt are kept."""
+        num_blocks = len(each.prompt) // 16
+        return types_pb2.KvTransferParams(
+            do_remote_prefill=True,
+            remote_engine_id=f"engine-{self.engine_index}",
+            remote_request_id=each.request.request_id,
+            remote_host="10.0.0.7",
+            remote_port=7100,
+            remote_block_ids=[pack_u32(range(num_blocks))],
+            tp_size=1,
+            pp_size=1,
+            remote_num_tokens=16 * num_blocks,
+            lease_id=LEASE_ID,
+            transfer_mode="pull",
+            extra_json=each.request.kv_transfer.extra_json,
         )
 
 

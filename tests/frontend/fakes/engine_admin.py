@@ -51,6 +51,33 @@ class FakeEngineAdmin(engine_core_pb2_grpc.EngineCoreAdminServiceServicer):
     async def GetInfo(self, request, context):
         return engine_core_pb2.EngineCoreAdminServiceGetInfoResponse(info=self.engine._info())
 
+    async def InitWeightTransfer(self, request, context):
+        self.engine.orders.append(("init_weights", request.init_info_json))
+        return engine_core_pb2.InitWeightTransferResponse()
+
+    async def StartWeightUpdate(self, request, context):
+        self.engine.orders.append(("start_weights",))
+        return engine_core_pb2.StartWeightUpdateResponse()
+
+    async def UpdateWeights(self, request, context):
+        self.engine.orders.append(("check_weights", request.update_info_json))
+        await self._refuse(context, "UpdateWeights")
+        return engine_core_pb2.UpdateWeightsResponse()
+
+    async def FinishWeightUpdate(self, request, context):
+        self.engine.orders.append(("finish_weights", request.weight_version, request.mode))
+        await self._refuse(context, "FinishWeightUpdate")
+        return engine_core_pb2.FinishWeightUpdateResponse(weight_version=request.weight_version)
+
+    async def UpdateWeightVersion(self, request, context):
+        self.engine.orders.append(("name_weights", request.weight_version))
+        return engine_core_pb2.UpdateWeightVersionResponse()
+
+    async def _refuse(self, context, method):
+        """Fail with the next error that a test has given for the method."""
+        if errors := self.engine.refusals.get(method):
+            await context.abort_with_status(rpc_status.to_status(to_status(errors.pop(0))))
+
     async def LoadLora(self, request, context):
         self.engine.orders.append(("load_lora", request.lora.name, request.lora.id, request.lora.path))
         return engine_core_pb2.EngineCoreAdminServiceLoadLoraResponse()

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 
 import pytest
 
@@ -80,6 +81,17 @@ def test_more_frontends_than_slots_are_refused(open_slots):
 
     with pytest.raises(Unavailable, match=f"{NUM_SLOTS} frontends share this port already"):
         open_slots()
+
+
+def test_a_file_without_room_is_told(open_slots):
+    """The limit on a file's size stands for a full disk, on which a write to a mapped hole would kill the process (SIGBUS)."""
+    least, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, most))
+    try:
+        with pytest.raises(Unavailable, match=r"shared/counts, .* cannot be written: File too large"):
+            open_slots()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (least, most))
 
 
 def test_limits_hold_for_all_together(open_slots):

@@ -7,7 +7,8 @@ import pytest
 from tetrad.frontend.parsing.elements.interface import Tool
 from tetrad.frontend.parsing.elements.pieces import AssistantTurn, Content, Reasoning, ToolCallArguments, ToolCallStart
 from tetrad.frontend.parsing.forced import NamedParser, RequiredParser
-from tetrad.frontend.parsing.reasoning.think import QWEN3
+from tetrad.frontend.parsing.reasoning.append_think import MINIMAX_M2_APPEND_THINK
+from tetrad.frontend.parsing.reasoning.think_formats import QWEN3
 from tetrad.frontend.parsing.turn import TurnParser
 
 PROMPT = "<|im_start|>assistant\n"
@@ -54,6 +55,17 @@ def test_tools_are_looked_for_behind_the_reasoning_only():
     assert turn.reasoning == "perhaps <f:1>?"
     assert turn.content == "well  done(end)"
     assert [(call.name, call.arguments) for call in turn.tool_calls] == [("g", "2")]
+
+
+def test_reasoning_that_is_shown_as_content_holds_no_calls():
+    prompt = "]~b]ai\n<think>\n"
+    reasoning = MINIMAX_M2_APPEND_THINK.parser(prompt, calls_end_it=False)
+    parser = TurnParser(reasoning, None, forced=NamedParser("f"), shows_reasoning=True)
+
+    turn = turn_of(parser, "[hm]</thi", 'nk>\n{"a": 1}')
+
+    assert (turn.reasoning, turn.content) == ("", "<think>[hm]</think>")
+    assert [(call.name, call.arguments) for call in turn.tool_calls] == [("f", '{"a": 1}')]
 
 
 def test_what_reasoning_held_back_reaches_the_tool_parser():

@@ -1,6 +1,7 @@
 """Profiles of a running service: one at a time, in the configured directory, without remains."""
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,22 @@ class Recorder:
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
+
+
+def test_a_profile_that_cannot_be_written_is_told_and_leaves_nothing(profiler, tmp_path):
+    """The limit on a file's size stands for a full disk."""
+    profiler.start("")
+    least, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, most))
+    try:
+        with pytest.raises(FailedPrecondition, match="cannot be written: File too large"):
+            profiler.stop()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (least, most))
+
+    assert not [*(tmp_path / "profiles").iterdir()]
+    profiler.start("")
+    assert profiler.stop().exists()
 
 
 async def test_who_records_is_stopped_whoever_else_does_not(profiler):

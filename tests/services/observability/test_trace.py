@@ -101,3 +101,10 @@ def test_only_the_last_spans_are_kept_and_the_file_says_how_many_are_not(tmp_pat
     file = json.loads((tmp_path / "t.json").read_text())
     assert len(spans(file["traceEvents"], "say")) == 2
     assert file["otherData"]["dropped"] == 3
+
+
+def test_a_trace_that_cannot_be_written_ends_no_service(tmp_path):
+    with tracing("kitchen", tmp_path / "none" / "t.json", lambda: (Point(Kitchen, "cook", "cook"),)):
+        Kitchen().cook("soup")
+
+    assert not [*tmp_path.iterdir()]

@@ -221,6 +221,9 @@ def test_each_rate_is_measured_with_each_concurrency():
     [
         (["--burstiness", "0"], "--burstiness must be more than 0"),
         (["--rounds", "0"], "--rounds must be more than 0"),
+        (["--rounds", f"-1{'0' * 400}"], "--rounds must be more than 0 and finite, got -10000"),
+        (["--url", "unix:/run/tetrad/http.sock"], "'unix:/run/tetrad/http.sock' is not the URL of a server"),
+        (["--against", "localhost"], "'localhost' is not the URL of a server"),
         (["--ttft-ms", "nan"], "--ttft-ms must be more than 0 and finite, got nan"),
         (["--dataset-name", "custom"], "--dataset-name custom and --dataset-path need each other"),
         (["--ignore-eos"], "--ignore-eos needs --dataset-name custom"),

@@ -24,7 +24,7 @@ class Client:
         for piece in self.pieces:
             if isinstance(piece, BaseException):
                 raise piece
-            yield {"choices": [{"delta": {"content": piece}}]}
+            yield {"choices": [{"delta": {"content": piece} if isinstance(piece, str) else piece}]}
         yield {"choices": [], "usage": {"completion_tokens": len(self.pieces)}}
 
 
@@ -52,6 +52,31 @@ def test_a_turn_sends_the_conversation_and_keeps_the_answer(conversation):
     system = {"role": "system", "content": "Be brief."}
     turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}, {"role": "user", "content": "Ho"}]
     assert conversation.client.bodies[1]["messages"] == [system, *turns]
+
+
+def test_reasoning_is_passed_on_and_counts_for_the_speed_but_is_not_kept():
+    client = Client({"reasoning": "Hm", "reasoning_content": "Hm"}, {"reasoning_content": "m."}, "Hello")
+    conversation, heard, thought = TalkConversation(client, {}), [], []
+
+    speed = conversation.say("Hi", heard.append, thought.append)
+
+    assert ("".join(thought), "".join(heard)) == ("Hmm.", "Hello")
+    assert conversation.turns == [Message("user", "Hi"), Message("assistant", "Hello")]
+    assert speed.rest_s > 0
+
+
+def test_a_terminal_shows_reasoning_apart_from_the_answer_and_a_pipe_only_the_answer(capsys, tmp_path):
+    shown = []
+    for is_interactive in (True, False):
+        terminal = Terminal(tmp_path / "history")
+        terminal.is_interactive = is_interactive
+        terminal.show_reasoning("Hm.")
+        terminal.show("Hel")
+        terminal.show("lo")
+        terminal.end_answer()
+        shown.append(capsys.readouterr().out)
+
+    assert shown == ["\x1b[2mHm.\x1b[0m\n\nHello\n", "Hello\n"]
 
 
 def test_an_answer_that_is_ended_is_kept_as_far_as_it_came():

@@ -109,6 +109,15 @@ def test_an_output_that_cannot_be_written_is_one_line(arguments, unbuffered):
     assert result.returncode == 1
 
 
+def test_a_command_needs_no_standard_streams():
+    """As in `tetrad serve <&- >&- 2>&-`: it comes as far as with them, here to a model that does not fit."""
+    command = [sys.executable, "-m", "tetrad.cli", "serve", "--port", "0", "--device", "sim", "--kv-cache-memory-gib", "500"]
+
+    result = subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command], timeout=60, check=False)
+
+    assert result.returncode == 78
+
+
 def test_version():
     assert tetrad("--version").stdout.startswith("tetrad ")
 

@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tests.tetrad.cli.commands import assert_one_line, tetrad
 from tetrad.cli.batch_file.sender import BatchSender
 from tetrad.cli.http_client import HttpClient
 from tetrad.services.errors import InvalidRequest, Unavailable
@@ -83,7 +84,7 @@ def test_a_server_of_another_kind_is_one_line(client_of, call):
         call(client)
 
 
-@pytest.mark.parametrize("answer", ['{"object": "list", "data": []}', "{}", "[]"])
+@pytest.mark.parametrize("answer", ['{"object": "list", "data": []}', "{}"])
 def test_a_server_without_models_is_one_line(client_of, answer):
     with client_of(answer) as client, pytest.raises(Unavailable, match=f"at {client.url} names no model"):
         client.model_name(None)
@@ -119,3 +120,27 @@ def test_an_error_inside_a_stream_ends_it_with_its_message(kind, code, error_cla
 
     with client, pytest.raises(error_class, match=r"It ended early\."):
         list(client.stream("/", {}))
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        ("5", "answers /v1/completions with no JSON object"),
+        ("[" * 100_000, "answers /v1/completions with no JSON object"),
+        ('{"error": "out of memory"}', "out of memory"),
+        ('{"error": {"code": 5}}', '{"error": {"code": 5}}'),
+    ],
+)
+def test_events_of_other_servers_are_one_line(client_of, event, words):
+    """Ollama's errors, for example, are texts."""
+    with client_of(f"data: {event}", "") as client, pytest.raises(Unavailable, match=re.escape(words)):
+        list(client.stream("/v1/completions", {}))
+
+
+@pytest.mark.parametrize("document", ["{}", "[]", '{"version": 1, "status": "ready", "data": 5}'])
+@pytest.mark.parametrize(("command", "words"), [("status", "server"), ("profile", "Is it a"), ("chat", "server")])
+def test_a_command_says_that_a_server_is_another_one(client_of, document, command, words):
+    with client_of(document) as client:
+        result = tetrad(command, "--url", client.url, *{"profile": ["--seconds", "0"], "chat": ["-q", "Hi"]}.get(command, []))
+
+    assert_one_line(result, words)

@@ -37,6 +37,11 @@ def test_a_length_that_no_recording_can_have_is_refused_before_it_starts(seconds
         run(["--url", "http://127.0.0.1:9", "--seconds", seconds])
 
 
+def test_a_service_without_a_file_for_its_trace_is_refused(url):
+    with pytest.raises(InvalidRequest, match="give --output, too"):
+        run(["--url", url, "--service", "frontend"])
+
+
 def test_the_trace_of_a_service_is_copied(url, tmp_path):
     assert run(["--url", url, "--seconds", "0", "-o", str(tmp_path / "copy.json")]) == 0
 

@@ -85,7 +85,12 @@ def test_a_port_that_is_taken_is_one_line_before_anything_starts():
 
 @pytest.mark.parametrize(
     ("flags", "word"),
-    [(("--max-num-seqs", "0"), "max_num_seqs"), (("--port", "70000"), "70000"), (("--block-size", "17"), "17")],
+    [
+        (("--max-num-seqs", "0"), "max_num_seqs"),
+        (("--port", "70000"), "70000"),
+        (("--block-size", "17"), "17"),
+        (("--log-level", "warn"), "warn"),
+    ],
 )
 def test_a_bad_value_is_one_line_that_names_it(flags, word, tmp_path):
     model = tmp_path / "m.gguf"

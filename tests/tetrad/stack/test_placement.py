@@ -70,7 +70,7 @@ def test_gpus_behind_a_negative_number_are_hidden(monkeypatch):
 
 
 def test_services_are_numbered_through_and_the_first_have_plain_names(tmp_path):
-    [place] = model_places(tmp_path, [(SimpleNamespace(data_parallel_size=2, num_ranks=2), 1)])
+    [place] = model_places(tmp_path, [(SimpleNamespace(num_engines=2, num_ranks=2), 1)])
     first, second = place.engines
 
     assert (first.name, second.name) == ("engine-core", "engine-core-2")
@@ -81,7 +81,7 @@ def test_services_are_numbered_through_and_the_first_have_plain_names(tmp_path):
 
 
 def test_a_further_model_has_sockets_of_its_own(tmp_path):
-    one = SimpleNamespace(data_parallel_size=1, num_ranks=1)
+    one = SimpleNamespace(num_engines=1, num_ranks=1)
 
     first, second = model_places(tmp_path, [(one, 2), (one, 1)])
 

@@ -24,9 +24,9 @@ from tetrad.services.settings import replaced
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import LoadRequest
 from tetrad.worker_svc.core.plan import ExecutedStep, ModelRunnerOutput, SchedulerOutput, finished
+from tetrad.worker_svc.core.ranks import RankLost
 from tetrad.worker_svc.devices import open_device
 from tetrad.worker_svc.devices.cpu import CpuDevice
-from tetrad.worker_svc.worker.queued_steps import step_failed
 
 MODELS = WITH_EXPERTS if EVERY else ("mixtral", "qwen3_moe", "deepseek_v3", "llama4")
 """An expert a tensor, stacked experts, shared experts with groups and latent attention, weighted inputs."""
@@ -145,7 +145,7 @@ def test_a_lost_worker_fails_the_steps_of_the_others_until_its_successor_has_loa
         engines[1].close()
         with pytest.raises(Unavailable, match=r"which holds other experts of the model, is (lost|not ready)") as lost:
             answers(Driver(engines[0]))
-        assert step_failed(1, lost.value).reason == "EXPERTS_LOST"
+        assert engines[0].worker.step_failed(1, lost.value).reason == "EXPERTS_LOST"
         with pytest.raises(Unavailable, match="is not ready"):
             engines[0].meet()
 
@@ -209,34 +209,61 @@ def test_a_dropped_model_is_freed_and_no_more_served(mixtral, tmp_path, monkeypa
         engines[0].meet()
 
 
-@pytest.mark.parametrize("shape", [(2, 1), (1, 2)], ids=["shards", "stages"])
-def test_ranks_of_several_engines_share_experts(shape, load, tmp_path):
-    """Each rank shares those experts, of its part of the model, with the same rank of the other engine."""
-    model = tmp_path / "model"
-    save_family(model, "deepseek_v3")
-    expected = answers(Driver(load(model).make_runner(LAYOUT), LAYOUT))
+@contextlib.contextmanager
+def open_groups(directory: Path, model: Path, shape: tuple[int, int]) -> Iterator[tuple[list[Group], list[Driver]]]:
+    """Run two engines, each with a group of two ranks."""
     groups = []
     for engine in range(2):
-        targets = iter([tuple(f"unix:{tmp_path}/e{each}-{rank}.sock" for each in range(2)) for rank in range(2)])
+        targets = iter([tuple(f"unix:{directory}/e{each}-{rank}.sock" for each in range(2)) for rank in range(2)])
 
         def make_device(engine: int = engine, targets: Iterator[tuple[str, ...]] = targets) -> CpuDevice:
             return CpuDevice(replaced(SETTINGS, expert_targets=next(targets), expert_index=engine))
 
-        group = Group(f"unix:{tmp_path}/{engine}-{{}}.sock", *shape, make_device)
+        group = Group(f"unix:{directory}/{engine}-{{}}.sock", *shape, make_device)
         group.join()
         groups.append(group)
     try:
         layouts = [group.load(model, expert_parallel=True) for group in groups]
-        with ThreadPoolExecutor(2) as threads:
-            drivers = [Driver(group, layout) for group, layout in zip(groups, layouts, strict=True)]
-            found = list(threads.map(answers, drivers))
+        yield groups, [Driver(group, layout) for group, layout in zip(groups, layouts, strict=True)]
     finally:
         for group in groups:
             for rank in group.ranks:
                 rank.worker.leave_group()
             group.close()
 
+
+SHAPES = pytest.mark.parametrize("shape", [(2, 1), (1, 2)], ids=["shards", "stages"])
+
+
+@SHAPES
+def test_ranks_of_several_engines_share_experts(shape, load, tmp_path):
+    """Each rank shares those experts, of its part of the model, with the same rank of the other engine."""
+    model = tmp_path / "model"
+    save_family(model, "deepseek_v3")
+    expected = answers(Driver(load(model).make_runner(LAYOUT), LAYOUT))
+
+    with open_groups(tmp_path, model, shape) as (_, drivers), ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(answers, drivers))
+
     assert found == [expected] * 2
+
+
+@SHAPES
+def test_a_member_that_loses_a_worker_of_another_engine_is_no_crash_of_its_own_engine_alone(
+    shape, mixtral, tmp_path, monkeypatch
+):
+    """The leader only sees that the member has left the group."""
+    with open_groups(tmp_path, mixtral, shape) as (groups, drivers):
+        answers(drivers[0])
+        groups[0].each(lambda worker: worker._ready_runner().forget_all())
+        leader, member = (rank.worker for rank in groups[0].ranks)
+        monkeypatch.setattr(member._device._exchange.links[1], "_connect_timeout_s", 0.1)
+        groups[1].ranks[1].worker.leave_group()
+
+        with pytest.raises(RankLost) as lost:
+            answers(Driver(groups[0], drivers[0].layout))
+
+    assert leader.step_failed(1, lost.value).reason == "EXPERTS_LOST"
 
 
 def test_adapters_of_other_modules_than_experts_are_applied(tmp_path, assert_greedy):

@@ -138,7 +138,7 @@ def test_a_group_that_was_rebuilt_goes_on_with_the_weights_that_it_has(tiny_llam
         driver = Driver(group, LAYOUT)
         driver.add(1, PROMPTS[0], GREEDY)
         before = list(driver.generate(4)[1])
-        models = [rank.worker._model for rank in group.ranks]
+        models = [rank.worker.weights.model for rank in group.ranks]
 
         group.ranks[1].worker._device._ranks.disconnect()
         with pytest.raises(Exception, match=r"closed|reset|lost"):
@@ -151,7 +151,7 @@ def test_a_group_that_was_rebuilt_goes_on_with_the_weights_that_it_has(tiny_llam
             rank.worker._runner.forget_all()
         driver.add(2, PROMPTS[0], GREEDY)
         assert driver.generate(4)[2] == before
-        assert [rank.worker._model for rank in group.ranks] == models
+        assert [rank.worker.weights.model for rank in group.ranks] == models
 
 
 def test_an_order_that_fails_on_a_member_fails_the_leaders_step(tiny_llama, tmp_path):

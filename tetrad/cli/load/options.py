@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import TypeVar
 
+from tetrad.cli.http_client import base_url
 from tetrad.cli.load.datasets import Dataset, RandomImages, RandomPrompts, SharedPrefixes, read_conversations
 from tetrad.cli.load.generator import Level
 from tetrad.cli.load.summary import LatencyLimits
@@ -59,8 +60,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     for name in _POSITIVE:
         value = getattr(options, name)
         if value is not None and not 0 < value < math.inf:
-            text = f"--{name.replace('_', '-')} must be more than 0 and finite, got {value:g}."
+            text = f"--{name.replace('_', '-')} must be more than 0 and finite, got {value}."
             raise InvalidRequest(text, field=name)
+    for url in filter(None, (options.url, options.against)):
+        base_url(url)  # refuses a Unix socket: the load needs a host and a port
     if options.trace is not None:
         if options.url is not None or options.against is not None:
             raise InvalidRequest("--trace needs a server of its own; leave --url and --against out.", field="trace")

@@ -8,6 +8,9 @@ from typing import Any
 from tetrad.cli.http_client import HttpClient
 from tetrad.cli.talk.image_file import ImageFile
 
+OnPiece = Callable[[str], None]
+"""Takes a new piece of a text."""
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -30,7 +33,7 @@ class TurnSpeed:
 
     Attributes:
         num_tokens: number of generated tokens, as counted by the server.
-        first_s: seconds to the first piece.
+        first_s: seconds to the first piece, of the reasoning or of the answer.
         rest_s: seconds from the first piece to the last.
     """
 
@@ -41,6 +44,10 @@ class TurnSpeed:
     def __str__(self) -> str:
         rate = f", {(self.num_tokens - 1) / self.rest_s:.1f} tokens/s" if self.num_tokens > 1 and self.rest_s > 0 else ""
         return f"{self.num_tokens} tokens{rate}, first after {self.first_s:.2f} s"
+
+
+def _ignore(piece: str) -> None:
+    del piece
 
 
 @dataclass
@@ -61,28 +68,33 @@ class TalkConversation:
     turns: list[Message] = field(default_factory=list)
     attached: list[ImageFile] = field(default_factory=list)
 
-    def say(self, text: str, on_text: Callable[[str], None]) -> TurnSpeed:
+    def say(self, text: str, on_text: OnPiece, on_reasoning: OnPiece = _ignore) -> TurnSpeed:
         """Send a message with the attached images, and pass on the answer as it arrives.
 
         After an interrupt, the conversation keeps the received part. Without an answer, it forgets the message, and the images
-        stay attached.
+        stay attached. It never keeps the model's reasoning: chat templates leave out that of earlier turns.
 
         Args:
             text: the message.
             on_text: called with each new piece of the answer.
+            on_reasoning: called with each new piece of the model's reasoning, which precedes the answer.
         """
         self.turns.append(Message("user", text, tuple(self.attached)))
         self.attached.clear()
-        started = first = last = time.monotonic()
+        started = last = time.monotonic()
+        first: float | None = None
         num_tokens = 0
         answer: list[str] = []
         try:
             for event in self.client.stream("/v1/chat/completions", self._body()):
-                for choice in event.get("choices", ()):
-                    delta = choice["delta"].get("content") or ""
-                    if delta:
+                for choice in event.get("choices") or ():
+                    reasoning, delta = _pieces_of(choice.get("delta") or {})
+                    if reasoning or delta:
                         last = time.monotonic()
-                        first = last if not answer else first
+                        first = first or last
+                    if reasoning:
+                        on_reasoning(reasoning)
+                    if delta:
                         answer.append(delta)
                         on_text(delta)
                 num_tokens = (event.get("usage") or {}).get("completion_tokens", num_tokens)
@@ -91,6 +103,7 @@ class TalkConversation:
                 self.turns.append(Message("assistant", "".join(answer)))
             else:
                 self.attached[:0] = self.turns.pop().images
+        first = first or last
         return TurnSpeed(num_tokens, first - started, last - first)
 
     def retract(self) -> str:
@@ -106,3 +119,8 @@ class TalkConversation:
         system = [{"role": "system", "content": self.system}] if self.system else []
         messages = [*system, *(turn.body() for turn in self.turns)]
         return {**self.fields, "messages": messages, "stream_options": {"include_usage": True}}
+
+
+def _pieces_of(delta: dict[str, Any]) -> tuple[str, str]:
+    """Return the new reasoning and the new text; older servers call the reasoning `reasoning_content`."""
+    return delta.get("reasoning") or delta.get("reasoning_content") or "", delta.get("content") or ""

@@ -1,4 +1,4 @@
-"""Terminal: reads the messages of a chat, with a persistent history and messages of several lines."""
+"""Terminal: reads the messages of a chat, with a persistent history and messages of several lines, and prints the answers."""
 
 import contextlib
 import sys
@@ -12,7 +12,7 @@ _MAX_LINES = 1000
 
 
 class Terminal:
-    """The source of the messages.
+    """The source of the messages and the place of the answers.
 
     Args:
         history: file of the typed lines, for the arrow keys; used if stdin and stdout are a terminal.
@@ -21,6 +21,7 @@ class Terminal:
     def __init__(self, history: Path) -> None:
         self._history = history
         self.is_interactive = sys.stdin.isatty() and sys.stdout.isatty()
+        self._in_reasoning = False
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
@@ -62,6 +63,25 @@ class Terminal:
         """Print a remark that does not belong to the chat; only on a terminal."""
         if self.is_interactive:
             print(f"\x1b[2m{text}\x1b[0m")
+
+    def show(self, text: str) -> None:
+        """Print a piece of an answer."""
+        print(f"{self._reasoning_end()}{text}", end="", flush=True)
+
+    def show_reasoning(self, text: str) -> None:
+        """Print a piece of the reasoning before an answer; only on a terminal, as a pipe gets the answer alone."""
+        if self.is_interactive:
+            self._in_reasoning = True
+            print(f"\x1b[2m{text}\x1b[0m", end="", flush=True)
+
+    def end_answer(self) -> None:
+        """Print the line break after an answer, which may also have ended in its reasoning."""
+        self._in_reasoning = False
+        print()
+
+    def _reasoning_end(self) -> str:
+        was_in_reasoning, self._in_reasoning = self._in_reasoning, False
+        return "\n\n" if was_in_reasoning else ""
 
     def _read(self, prompt: str) -> str:
         try:

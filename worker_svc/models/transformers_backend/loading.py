@@ -37,6 +37,7 @@ class LoadedModule:
     max_position_embeddings: int
     hidden_size: int
     num_layers: int
+    embedding_size: int = 0  # embeddings in place of token ids are not supported
 
 
 def load_module(

@@ -4,6 +4,7 @@ A stream has a chunk per delta and, for each of the n outputs, a `complete` with
 one `complete` per output, with all ids.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -61,6 +62,8 @@ class EngineAnswers:
             input_logprobs=self._input_logprobs(output) if has_all else None,
             index=new.index,
         )
+        if output.kv_transfer_params is not None:
+            message.kv_transfer_params_json = json.dumps(output.kv_transfer_params)
         if isinstance(new.stop_reason, int):
             message.matched_token_id = new.stop_reason
         elif new.stop_reason is not None:

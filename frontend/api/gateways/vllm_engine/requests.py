@@ -6,7 +6,9 @@ from smg_grpc_proto.generated import vllm_engine_pb2
 
 from tetrad.frontend.api.gateways.common.calls import GatewayRequest
 from tetrad.frontend.api.gateways.common.refusals import refuse
+from tetrad.frontend.api.grpc.chat_bodies import json_of
 from tetrad.frontend.api.grpc.sampling_fields import as_written
+from tetrad.frontend.request.kv_transfer import KvTransfer
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
@@ -29,12 +31,14 @@ def request_of(message: vllm_engine_pb2.GenerateRequest, defaults: dict[str, Any
     """
     given = {field.name for field, _ in message.ListFields()}
     refuse(given, ("mm_inputs", "extra_mm_inputs", "media_refs"), "send images over HTTP, or to tetrad.v1")
-    refuse(given, ("kv_transfer_params", "kv_transfer_params_json"), "there are no KV connectors")
+    refuse(given, ("kv_transfer_params",), "the connector that it is for does not exist; use kv_transfer_params_json")
+    transfer = KvTransfer.of(json_of("kv_transfer_params_json", message.kv_transfer_params_json))
     rank = message.data_parallel_rank if message.HasField("data_parallel_rank") else None
     kind = RequestOutputKind.DELTA if message.stream else RequestOutputKind.FINAL_ONLY
     fields = {"max_tokens": None, **defaults, **_sampling_fields(message.sampling_params)}
     params = SamplingParams(**fields, output_kind=kind)
-    return GatewayRequest(message.request_id, _prompt_of(message), params, {"data_parallel_rank": rank})
+    options = {"data_parallel_rank": rank, "kv_transfer": transfer}
+    return GatewayRequest(message.request_id, _prompt_of(message), params, options)
 
 
 def _prompt_of(message: vllm_engine_pb2.GenerateRequest) -> PromptType:

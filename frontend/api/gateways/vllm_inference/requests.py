@@ -6,11 +6,13 @@ from tetrad.frontend.api.gateways.common.calls import GatewayRequest
 from tetrad.frontend.api.gateways.common.refusals import refuse
 from tetrad.frontend.api.grpc.sampling_fields import as_written
 from tetrad.frontend.llm.served_model import ModelNames
+from tetrad.frontend.request.kv_transfer import KV_TRANSFER_PARAMS, KvTransfer
 from tetrad.frontend.request.outputs import LoRARequest
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 from tetrad.services.errors import InvalidRequest, NotFound
+from tetrad.services.rpc.struct_values import decode_struct
 from tetrad.vllm_api import inference_pb2
 
 _RANK_KEY = "x-data-parallel-rank"
@@ -43,7 +45,11 @@ def request_of(
     """
     refuse({field.name for field, _ in message.ListFields()}, ("media",), "send images over HTTP, or to tetrad.v1")
     kv_fields = {field.name for field, _ in message.kv.ListFields()}
-    refuse(kv_fields, ("kv_transfer_params", "ec_transfer_params"), "there are no connectors")
+    refuse(kv_fields, ("ec_transfer_params",), "there are no connectors")
+    transfer = KvTransfer.of(decode_struct(message.kv.kv_transfer_params)) if "kv_transfer_params" in kv_fields else None
+    if transfer is not None and transfer.do_remote_decode:
+        text = f"{KV_TRANSFER_PARAMS}.do_remote_decode is not supported: an answer has no field for the result."
+        raise InvalidRequest(text, field=KV_TRANSFER_PARAMS)
     lora = _adapter_of(message, names)
     if message.sampling.num_sequences > 1 and not is_stream:
         text = f"num_sequences must be 1 but on a stream, got {message.sampling.num_sequences}: the answer holds one output."
@@ -56,6 +62,7 @@ def request_of(
         "truncate_prompt_tokens": message.truncate_prompt_tokens or None,
         "data_parallel_rank": _rank_of(metadata),
         "lora_request": lora,
+        "kv_transfer": transfer,
     }
     return GatewayRequest(message.request_id, _prompt_of(message), params, options)
 

@@ -29,7 +29,7 @@ from tetrad.frontend.api.http.requests.headers import data_parallel_rank_of, req
 from tetrad.frontend.api.http.requests.models import llm_of
 from tetrad.frontend.api.http.schemas.large_parts import LargeParts
 from tetrad.frontend.api.http.schemas.logprobs import chat_logprobs
-from tetrad.frontend.api.http.schemas.objects import ChatLogprobs, UsageCount, event
+from tetrad.frontend.api.http.schemas.objects import ChatLogprobs, UsageCount, event, kv_transfer_params_of
 from tetrad.frontend.api.http.sse.rendering import json_event, json_response, rendered, rendered_prompt_logprobs
 from tetrad.frontend.api.http.sse.streams import stream_response, until_disconnected
 from tetrad.frontend.chat.conversation import Conversation, NamedTool
@@ -37,6 +37,7 @@ from tetrad.frontend.chat.turn_stream import TurnPart, TurnStream, TurnUpdate
 from tetrad.frontend.chat.turns import start_turn
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.parsing.elements.pieces import AssistantTurn, Piece, Reasoning
+from tetrad.frontend.request.kv_transfer import KvTransfer
 from tetrad.frontend.request.logprobs import drop_candidates
 from tetrad.frontend.request.outputs import CompletionOutput
 from tetrad.services.timers.time_slice import TimeSlice
@@ -101,6 +102,7 @@ class ChatAnswer:
                 if (positions := update.output.prompt_logprobs) is not None:
                     result.prompt_logprobs, num_prompt = await rendered_prompt_logprobs(positions, self._parts)
                     num_logprobs += num_prompt
+                result.kv_transfer_params = kv_transfer_params_of(update.output)
         result.choices.sort(key=lambda choice: choice.index)
         result.usage = self._usage.usage()
         return await json_response(result, self._parts, num_logprobs)
@@ -131,12 +133,13 @@ class ChatAnswer:
                     num_logprobs = self._num_logprobs(part)
                     for choice in (*opening, *await rendered(num_logprobs, partial(self._next_choice, part))):
                         chunk.choices = [choice]
+                        chunk.kv_transfer_params = kv_transfer_params_of(update.output) if choice.finish_reason else UNSET
                         events.append(await json_event(chunk, self._parts, num_logprobs))
                         chunk.prompt_token_ids = chunk.prompt_text = UNSET
                 if events:
                     yield b"".join(events)
         if with_usage:
-            chunk.choices, chunk.usage = [], self._usage.usage()
+            chunk.choices, chunk.usage, chunk.kv_transfer_params = [], self._usage.usage(), UNSET
             yield event(chunk)
 
     async def _start(self) -> TurnStream:
@@ -153,6 +156,7 @@ class ChatAnswer:
             data_parallel_rank=self._rank,
             model=body.model,
             prediction="" if body.prediction is None else body.prediction.text,
+            kv_transfer=KvTransfer.of(body.kv_transfer_params),
         )
 
     def _count(self, update: TurnUpdate, predicted_ids: list[int]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+from msgspec import UNSET
 from starlette.responses import Response
 
 from tetrad.frontend.api.http.completions.bodies import CompletionRequest
@@ -23,16 +24,19 @@ from tetrad.frontend.api.http.schemas.objects import (
     PromptLogprobs,
     UsageCount,
     event,
+    kv_transfer_params_of,
 )
 from tetrad.frontend.api.http.sse.rendering import json_event, json_response, rendered
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.output_stream import OutputStream
 from tetrad.frontend.net.side_thread import in_side_thread
 from tetrad.frontend.request.admission import Ticket
+from tetrad.frontend.request.kv_transfer import KV_TRANSFER_PARAMS, KvTransfer
 from tetrad.frontend.request.logprobs import PARTIAL, drop_candidates, num_candidates
 from tetrad.frontend.request.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from tetrad.frontend.request.prompts import PromptType, estimated_prompt_tokens
 from tetrad.frontend.request.sampling_params import SamplingParams
+from tetrad.services.errors import InvalidRequest
 from tetrad.services.timers.time_slice import TimeSlice
 
 _ADDED_TOGETHER = 8
@@ -52,6 +56,10 @@ class CompletionAnswer:
         self._created = int(time.time())
         self._model = llm.model_names.resolve(body.model)
         self._prompts = prompts
+        self._transfer = KvTransfer.of(body.kv_transfer_params)
+        if self._transfer is not None and len(prompts) != 1:
+            text = f"{KV_TRANSFER_PARAMS} needs a single prompt, got {len(prompts)}."
+            raise InvalidRequest(text, field=KV_TRANSFER_PARAMS)
         # To score a prompt one token is generated, because this returns the prompt's log-probabilities; it is not returned.
         self._num_shown = body.n or 1
         self._only_prompt = bool(body.echo) and body.max_tokens == 0
@@ -73,6 +81,7 @@ class CompletionAnswer:
 
     async def run(self) -> Completion:
         """Return the whole completion."""
+        whole = Completion(self._id, "text_completion", self._created, self._model, [])
         choices: list[CompletionChoice] = []
         async for outputs in await self._outputs():
             time_slice = TimeSlice()
@@ -84,8 +93,9 @@ class CompletionAnswer:
                     await self._drop(each.logprobs)
                     await time_slice.check()
                 await self._drop(output.prompt_logprobs)
-        choices.sort(key=lambda choice: choice.index)
-        return Completion(self._id, "text_completion", self._created, self._model, choices, self._usage.usage())
+                whole.kv_transfer_params = kv_transfer_params_of(output)
+        whole.choices, whole.usage = sorted(choices, key=lambda choice: choice.index), self._usage.usage()
+        return whole
 
     async def stream(self) -> AsyncIterator[bytes]:
         """Yield the completion as events."""
@@ -105,7 +115,7 @@ class CompletionAnswer:
                     choice = await self._next_choice(place, output, each)
                     if choice is None:
                         continue
-                    chunk.choices = [choice]
+                    chunk.choices, chunk.kv_transfer_params = [choice], kv_transfer_params_of(output)
                     if always:
                         chunk.usage = self._usage.usage()
                     await self._drop(each.logprobs)
@@ -114,7 +124,7 @@ class CompletionAnswer:
             if pieces:
                 yield b"".join(pieces)
         if with_usage:
-            chunk.choices, chunk.usage = [], self._usage.usage()
+            chunk.choices, chunk.usage, chunk.kv_transfer_params = [], self._usage.usage(), UNSET
             yield event(chunk)
 
     async def _outputs(self) -> AsyncIterator[list[tuple[int, RequestOutput]]]:
@@ -173,6 +183,7 @@ class CompletionAnswer:
             data_parallel_rank=self._rank,
             lora_request=self._llm.model_names.lora_of(self._model),
             ticket=ticket,
+            kv_transfer=self._transfer,
         )
 
     def _sampling_params(self) -> SamplingParams:
@@ -180,6 +191,8 @@ class CompletionAnswer:
         defaults = self._llm.default_sampling_fields()
         params = completion_params(body, defaults, max_tokens=1 if self._only_prompt else body.max_tokens)
         if body.best_of is not None and body.best_of > params.n:
+            if body.best_of > (most := self._llm.settings.max_n):
+                raise InvalidRequest(f"best_of must be at most {most}, got {body.best_of}.", field="best_of")
             params.n = body.best_of
             # Ranking needs the sampled tokens' log-probabilities, even if they are not returned.
             params.logprobs = params.logprobs or 0

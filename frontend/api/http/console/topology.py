@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tetrad.frontend.engine.client import DRAINING, SLEEPING, WORKER_LOST, EngineClient
-from tetrad.frontend.engine.facts import EngineLoad, KvCacheFacts, WorkerStatus
+from tetrad.frontend.engine.facts import EngineLoad, KvCacheFacts, KvRole, WorkerStatus
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.model_directory import ModelDirectory
 from tetrad.frontend.llm.readiness import Dependency, Report
@@ -90,6 +90,7 @@ def _engine(engine: EngineClient, dependency: Dependency, load: EngineLoad | Non
         node["model"] = info.model.rpartition("/")[2]  # not the path of its files
         node |= {name: getattr(info, name) for name in ("version", "dtype", "device", "max_model_len", "max_num_seqs")}
         node["kv_cache_tokens"] = info.kv_cache_tokens
+        node["kv_role"] = "" if info.kv_role is KvRole.NONE else info.kv_role.name.lower()
     return node
 
 

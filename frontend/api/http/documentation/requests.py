@@ -45,5 +45,10 @@ REQUESTS: dict[str, Any] = {
         "engine_admin_targets": ["dns:///engine-core-reader:50054"],
     },
     "UnloadModelRequest": {"model": "reader"},
+    "UpdateFromDiskRequest": {"model_path": "/checkpoints/100", "weight_version": "step-100"},
+    "InitTransferRequest": {"init_info": {"backend": "disk"}},
+    "UpdateWeightsRequest": {"update_info": {"path": "/checkpoints/100"}},
+    "FinishUpdateRequest": {"weight_version": "step-100"},
+    "RenameWeightsRequest": {"new_version": "step-100"},
 }
 """Name of a body's schema -> its example."""

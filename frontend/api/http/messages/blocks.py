@@ -170,5 +170,5 @@ def _tool_choice(choice: ToolChoiceBody | None) -> ToolChoice:
 
 def _text(path: str, block: ContentBlock | ResultBlock) -> str:
     if block.type != "text":
-        raise InvalidRequest(f"{path}: blocks of type {block.type!r:.64} are not supported here.", field=f"{path}.type")
+        raise InvalidRequest(f"{path}.type: blocks of type {block.type!r:.64} are not supported here.", field=f"{path}.type")
     return required(path, "text", block.text)

@@ -2,7 +2,7 @@
 interprets it.
 """
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -28,16 +28,33 @@ class ImageSource(Body):
     url: str | None = Field(None, description="url: a data:, http: or https: URL.")
 
 
-class ResultBlock(Body):
+class TypedBlock(Body):
+    """A block whose fields depend on its type."""
+
+    types: ClassVar[tuple[str, ...]] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keep_type(cls, value: object) -> object:
+        """Drop the fields of a block of another type: blocks.py refuses the type, whatever forms its fields have."""
+        kind = value.get("type") if isinstance(value, dict) else None
+        return {"type": kind} if isinstance(kind, str) and kind not in cls.types else value
+
+
+class ResultBlock(TypedBlock):
     """A part of a tool's result."""
+
+    types = ("text", "image")
 
     type: str = Field(description="`text` or `image`; other types are refused.")
     text: str | None = Field(None, description="text: the text.")
     source: ImageSource | None = Field(None, description="image: the image.")
 
 
-class ContentBlock(Body):
+class ContentBlock(TypedBlock):
     """A part of a message. Its fields depend on its type."""
+
+    types = ("text", "image", "tool_use", "tool_result", "thinking", "redacted_thinking")
 
     type: str = Field(
         description="`text`, `image` (of users), `tool_use`, `tool_result`, `thinking` or `redacted_thinking`; others "

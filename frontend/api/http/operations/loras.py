@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 from tetrad.frontend.api.http.documentation.routes import documented
 from tetrad.frontend.api.http.middleware.access import require_operator
 from tetrad.frontend.api.http.requests.body import read_body
-from tetrad.frontend.api.http.requests.models import llm_of, models_of
+from tetrad.frontend.api.http.requests.models import models_of, named_llm
 from tetrad.frontend.llm.adapter_names import adapter_of
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.services.errors import InvalidRequest, NotFound
@@ -67,7 +67,7 @@ async def load_lora_adapter(request: Request) -> Response:
     """Load an adapter into every engine core; from then on, requests can name it as `model`."""
     _check_allowed(request)
     body = await read_body(request, LoadLoraRequest)
-    llm = llm_of(request, body.base_model_name)
+    llm = named_llm(request, body.base_model_name)
     name, names = body.lora_name, llm.model_names
     if not name or not body.lora_path:
         raise InvalidRequest("Both 'lora_name' and 'lora_path' must be provided.")

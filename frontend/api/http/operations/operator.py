@@ -13,14 +13,15 @@ from starlette.responses import Response
 from tetrad.frontend.api.http.documentation.routes import documented
 from tetrad.frontend.api.http.documentation.schemas import constant, field, obj
 from tetrad.frontend.api.http.middleware.access import require_operator
-from tetrad.frontend.api.http.requests.models import llm_of, models_of
+from tetrad.frontend.api.http.requests.models import models_of, named_llm
+from tetrad.frontend.api.http.requests.query import query_alone
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
 from tetrad.frontend.engine.admin_client import AdminState
 from tetrad.frontend.llm.async_llm import AsyncLLM
 
 router = APIRouter()
 
-_OPERATORS = [Depends(require_operator)]
+_OPERATORS = [Depends(require_operator), Depends(query_alone)]
 _Model = Annotated[str, Query(description="Name of a model, where several are served. Empty: all of them.")]
 _PROFILE_ERRORS = (400, 401, 403, 500, 503)
 _ERRORS = (*_PROFILE_ERRORS, 404)
@@ -86,7 +87,7 @@ _STOP_PROFILE = documented(
     ),
     example={"paths": ["/tmp/profiles/profile-frontend-1.json", "/tmp/profiles/profile-engine-core-1.json"]},
     tag="operate",
-    errors=(*_PROFILE_ERRORS, 404),
+    errors=(*_PROFILE_ERRORS, 404, 409),
 )
 
 
@@ -196,7 +197,7 @@ async def stop_profile(request: Request) -> Response:
 
 def _chosen(request: Request, model: str) -> list[AsyncLLM]:
     """Return the model that an operator names; an empty name: all models."""
-    return [llm_of(request, model)] if model else list(models_of(request))
+    return [named_llm(request, model)] if model else list(models_of(request))
 
 
 async def _states(request: Request, model: str) -> list[tuple[str, AdminState]]:

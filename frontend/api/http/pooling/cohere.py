@@ -14,9 +14,7 @@ from tetrad.frontend.api.http.pooling.cohere_bodies import (
     CohereAnswer,
     CohereEmbeddings,
     CohereEmbedRequest,
-    CohereMeta,
-    CohereUnits,
-    CohereVersion,
+    cohere_meta,
 )
 from tetrad.frontend.api.http.requests.body import read_prompt_body
 from tetrad.frontend.api.http.requests.models import llm_of
@@ -63,8 +61,7 @@ async def create_cohere_embeddings(request: Request) -> Response:
     outputs = await until_disconnected(request.receive, work)
     embeddings = await _embeddings(body.embedding_types or ["float"], outputs)
     num_tokens = sum(len(output.prompt_token_ids) for output in outputs)
-    meta = CohereMeta(CohereVersion("2"), CohereUnits(num_tokens))
-    return JsonResponse(CohereAnswer(job.request_id, embeddings, texts, meta, "embeddings_by_type"))
+    return JsonResponse(CohereAnswer(job.request_id, embeddings, texts, cohere_meta(num_tokens), "embeddings_by_type"))
 
 
 def _pooling_body(request: Request, body: CohereEmbedRequest) -> PoolingBody:

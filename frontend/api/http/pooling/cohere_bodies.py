@@ -1,4 +1,4 @@
-"""Cohere's protocol: the body and the answer of /v2/embed."""
+"""Cohere's protocol: the body and the answer of /v2/embed, and what answers of /rerank have in common with it."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -93,6 +93,11 @@ class CohereMeta(msgspec.Struct):
 
     api_version: Annotated[CohereVersion, Meta(description="Of this API.")]
     billed_units: Annotated[CohereUnits, Meta(description="Nothing is billed; clients read the number of tokens here.")]
+
+
+def cohere_meta(num_tokens: int) -> CohereMeta:
+    """Return the facts about an answer that read so many tokens."""
+    return CohereMeta(CohereVersion("2"), CohereUnits(num_tokens))
 
 
 class CohereAnswer(msgspec.Struct):

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from tetrad.frontend.api.http.pooling.cohere_bodies import CohereMeta
 from tetrad.frontend.api.http.schemas.objects import Usage
 
 
@@ -106,3 +107,4 @@ class Ranking(msgspec.Struct):
     model: Annotated[str, Meta(description="The name that was asked for.")]
     usage: Annotated[Usage, Meta(description="Tokens of all texts together.")]
     results: Annotated[list[Ranked], Meta(description="The best first.")]
+    meta: Annotated[CohereMeta, Meta(description="As in Cohere's API.")]

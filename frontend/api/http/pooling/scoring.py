@@ -13,6 +13,7 @@ from starlette.responses import Response
 from tetrad.frontend.api.http.documentation.routes import documented
 from tetrad.frontend.api.http.pooling.batch import Job, usage_of
 from tetrad.frontend.api.http.pooling.bodies import PairBody, RerankRequest, ScoreRequest
+from tetrad.frontend.api.http.pooling.cohere_bodies import cohere_meta
 from tetrad.frontend.api.http.pooling.objects import Ranked, RankedText, Ranking, ScoreAnswer, ScoreItem
 from tetrad.frontend.api.http.requests.body import read_prompt_body
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
@@ -37,6 +38,7 @@ _RANKING = {
     "model": "bge-reranker-base",
     "usage": _USAGE,
     "results": [{"index": 1, "relevance_score": 0.9, "document": {"text": "Paris is the capital of France."}}],
+    "meta": {"api_version": {"version": "2"}, "billed_units": {"input_tokens": 30}},
 }
 _SCORE_ROUTE = documented(ScoreRequest, answer=ScoreAnswer, example=_SCORES, tag="pool")
 _RERANK_ROUTE = documented(RerankRequest, answer=Ranking, example=_RANKING, tag="pool")
@@ -71,7 +73,8 @@ async def rerank(request: Request) -> Response:
     results = [
         Ranked(place, found.values[place], RankedText(documents[place]) if body.return_documents else None) for place in places
     ]
-    return JsonResponse(Ranking(job.request_id, job.model, usage_of(found.outputs), results))
+    usage = usage_of(found.outputs)
+    return JsonResponse(Ranking(job.request_id, job.model, usage, results, cohere_meta(usage.total_tokens)))
 
 
 async def _score(job: Job, body: PairBody, pairs: Sequence[tuple[str, str]], names: Mapping[str, str]) -> Scores:

@@ -13,5 +13,16 @@ def models_of(request: Request) -> ModelDirectory:
 
 
 def llm_of(request: Request, name: str | None) -> AsyncLLM:
-    """Return the model with this name, or the first if it is empty; NotFound for an unknown name."""
+    """Return the model with this name, or the first if it is empty; NotFound for an unknown name.
+
+    A single model is returned for any name: the caller has to resolve it.
+    """
     return models_of(request).find(name)
+
+
+def named_llm(request: Request, name: str | None) -> AsyncLLM:
+    """Return the model with this name, or the first if it is empty; NotFound for an unknown name, also of a single model."""
+    llm = llm_of(request, name)
+    if name not in llm.served_names:  # which are known before the model is started
+        llm.model_names.resolve(name)
+    return llm

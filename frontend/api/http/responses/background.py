@@ -74,6 +74,11 @@ class BackgroundJob:
         """The tasks of this response."""
         return self._generating, self.task
 
+    def discard(self) -> None:
+        """Stop the generation of a deleted response. A cancellation ends first: its caller gets the state that was saved."""
+        if self._settled.is_set() or not self._generating.cancelling():
+            self.stop()
+
     def stop(self) -> None:
         """Stop the generation without saving the response."""
         self.task.cancel()
@@ -170,7 +175,7 @@ class BackgroundJobs:
         self._finished.pop(response_id, None)
         job = self._jobs.pop(response_id, None)
         if job is not None:
-            job.stop()
+            job.discard()
 
     async def close(self) -> None:
         """Stop all jobs. Final responses are saved if the store works."""

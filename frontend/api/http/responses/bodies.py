@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
+from tetrad.frontend.api.http.responses.encrypted_content import ENCRYPTED_CONTENT
 from tetrad.frontend.api.http.schemas.fields import Body, Integer, Strings
 from tetrad.frontend.api.http.schemas.generation_fields import StreamOptions
 from tetrad.frontend.api.http.turns.sampling import TurnSampling
@@ -72,22 +73,38 @@ class InputItem(Body):
     role: str | None = Field(None, description="message: `user`, `assistant`, `system` or `developer`.")
     content: Parts = Field(None, description="message: what is said, a text or parts. reasoning: what the model thought.")
     summary: list[ContentPart] | None = Field(None, description="reasoning: read if there is no content.")
-    call_id: str | None = Field(None, description="function_call, function_call_output: name of the call.")
+    call_id: str | None = Field(
+        None, description="function_call, function_call_output: name of the call. An output with a `name` may have none."
+    )
     name: str | None = Field(None, description="function_call: the function called.")
+    namespace: str | None = Field(None, description="function_call: the function's namespace, if it has one.")
+    encrypted_content: str | None = Field(
+        None, description="reasoning: read if there is no content and this server made it; that of others is left out."
+    )
     arguments: str | None = Field(None, description="function_call: its arguments as JSON text.")
     output: Parts = Field(None, description="function_call_output: what the function said, a text or parts.")
 
 
-class ToolBody(Body):
+class FunctionBody(Body):
     """A function that the model may call."""
 
-    type: str = Field(description="`function`; tools that OpenAI's servers run are refused.")
+    type: str = Field(description="`function`.")
     name: str | None = Field(None, description="What the model calls it: up to 64 letters, digits, `_` and `-`.")
-    description: str | None = Field(None, description="What it is for.")
+    description: str | None = Field(None, description="What it is for. The model does not see that of a namespace.")
     parameters: dict[str, Any] | None = Field(None, description="JSON schema of the arguments, an object.")
     strict: bool | None = Field(
         None, description="Hold the arguments to the schema even when the model is free to call or not. Unset: false."
     )
+
+
+class ToolBody(FunctionBody):
+    """A function, or a group of functions."""
+
+    type: str = Field(
+        description="`function`, or `namespace`: functions under a common name. Tools that OpenAI's servers run are refused; "
+        "only `web_search` is left out beside functions, as Codex always sends it."
+    )
+    tools: list[FunctionBody] | None = Field(None, description="namespace: its functions; the model sees NAMESPACE__NAME.")
 
 
 class AllowedTool(Body):
@@ -199,7 +216,9 @@ class ResponsesRequest(InputBody, TurnSampling):
         None, ge=0, le=20, description=f"Log-probabilities of so many likely tokens a position; `include` must list {LOGPROBS}."
     )
     include: Strings | None = Field(
-        None, description=f"What else to send. {LOGPROBS}: log-probabilities of the text. Others are accepted."
+        None,
+        description=f"What else to send. {LOGPROBS}: log-probabilities of the text. {ENCRYPTED_CONTENT}: reasoning in "
+        "a form that clients which store nothing send back. Others are accepted.",
     )
     stop: str | Strings | None = Field(None, description="Strings that end the answer.")
     stream: bool | None = Field(None, description="Send the response as events, as it is generated.")

@@ -6,8 +6,10 @@ Pure, except for the clock it is given. The response is made from the same block
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tetrad.frontend.api.http.responses.encrypted_content import encrypted_content_of
 from tetrad.frontend.api.http.responses.objects import Json, content_part, failure, item_id, output_item, usage
 from tetrad.frontend.api.http.responses.text_tokens import TextTokens
+from tetrad.frontend.api.http.responses.tools import called_function
 from tetrad.frontend.api.http.schemas.objects import TokenLogprob
 from tetrad.frontend.api.http.sse.named_events import Event
 from tetrad.frontend.api.http.turns.blocks import Block, Blocks, Closed, Grown, Opened, Step
@@ -23,13 +25,22 @@ class ResponseEvents:
         response: the initial response object; this class keeps and changes it.
         now: returns the time in seconds since 1970.
         with_logprobs: whether texts have log-probabilities.
+        with_encrypted_content: whether reasoning has its encrypted content.
     """
 
-    def __init__(self, response: Json, now: Callable[[], float], *, with_logprobs: bool = False) -> None:
+    def __init__(
+        self,
+        response: Json,
+        now: Callable[[], float],
+        *,
+        with_logprobs: bool = False,
+        with_encrypted_content: bool = False,
+    ) -> None:
         self._response = response
         self._id: str = response["id"]
         self._now = now
         self._with_logprobs = with_logprobs
+        self._with_encrypted_content = with_encrypted_content
         self._blocks = Blocks()
         self._number = 0
         # The status of the last block.
@@ -147,7 +158,7 @@ class ResponseEvents:
         fields: Json
         match block.kind:
             case "call":
-                fields = {"name": block.name, "arguments": block.text}
+                fields = called_function(block.name, self._response["tools"]) | {"arguments": block.text}
                 events = [self._item_event("response.function_call_arguments.done", block, **fields)]
             case "reasoning":
                 events = [self._item_event("response.reasoning_text.done", block, content_index=0, text=block.text)]
@@ -162,7 +173,10 @@ class ResponseEvents:
 
     def _item(self, block: Block, status: str) -> Json:
         logprobs = self._logprobs.get(block.index, []) if self._with_logprobs else None
-        return output_item(self._id, block, status, None if logprobs is None else list(logprobs))
+        item = output_item(self._id, block, status, None if logprobs is None else list(logprobs), self._response["tools"])
+        if self._with_encrypted_content and block.kind == "reasoning" and block.text:
+            item["encrypted_content"] = encrypted_content_of(block.text)
+        return item
 
     def _state(self, type_: str) -> Event:
         return self._event(type_, response=self.response())

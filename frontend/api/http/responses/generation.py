@@ -5,6 +5,7 @@ import uuid
 from collections.abc import AsyncGenerator, Sequence
 
 from tetrad.frontend.api.http.responses.bodies import ResponsesRequest
+from tetrad.frontend.api.http.responses.encrypted_content import ENCRYPTED_CONTENT
 from tetrad.frontend.api.http.responses.events import ResponseEvents
 from tetrad.frontend.api.http.responses.inputs import conversation_behind, num_logprobs_of, response_params
 from tetrad.frontend.api.http.responses.items import listed_items
@@ -63,7 +64,12 @@ class Generation:
             created_at=int(time.time()),
             store=self._keeps,
         )
-        self.events = ResponseEvents(response, time.time, with_logprobs=self._num_top is not None)
+        self.events = ResponseEvents(
+            response,
+            time.time,
+            with_logprobs=self._num_top is not None,
+            with_encrypted_content=ENCRYPTED_CONTENT in (body.include or ()),
+        )
         self._totals = TurnTotals()
         self._input_items: list[Json] = []
         self._turn: TurnStream | None = None

@@ -9,6 +9,8 @@ from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from tetrad.frontend.api.http.responses.bodies import ContentPart, InputItem
+from tetrad.frontend.api.http.responses.encrypted_content import text_of_encrypted_content
+from tetrad.frontend.api.http.responses.tools import joined_name
 from tetrad.frontend.api.http.schemas.fields import required
 from tetrad.frontend.api.http.turns.blocks import arguments_of
 from tetrad.frontend.api.http.turns.image_contents import Content, content_of, text_and_images
@@ -57,7 +59,7 @@ class Messages:
             case "message":
                 self._add_message(item, path)
             case "reasoning":
-                thought = _joined(f"{path}.content", item.content or item.summary or ())
+                thought = _thought(path, item)
                 turn = self._assistant(new=self._has_spoken())
                 turn["reasoning_content"] = "\n".join(filter(None, (turn.get("reasoning_content"), thought)))
             case "function_call":
@@ -81,15 +83,20 @@ class Messages:
 
     def _add_call(self, item: InputItem, path: str) -> None:
         name, call_id = required(path, "name", item.name), required(path, "call_id", item.call_id)
+        name = joined_name(item.namespace, name)
         function = {"name": name, "arguments": _as_json(required(path, "arguments", item.arguments))}
         self._calls[call_id] = name
         turn = self._assistant(new=False)
         turn["tool_calls"] = [*turn.get("tool_calls", ()), {"id": call_id, "type": "function", "function": function}]
 
     def _add_output(self, item: InputItem, path: str) -> None:
-        call_id = required(path, "call_id", item.call_id)
         if item.output is None:
             raise InvalidRequest(f"{path}.output: Field required", field=f"{path}.output")
+        if item.call_id is None and item.name is not None:
+            # Codex adds such outputs for what the model has not asked for. Templates need the call of a tool's message.
+            self._append({"role": "user", "content": _content(f"{path}.output", item.output)})
+            return
+        call_id = required(path, "call_id", item.call_id)
         if call_id not in self._calls:
             text = f"{path}.call_id: No tool call found for function call output with call_id {call_id:.64}."
             raise InvalidRequest(text, field=f"{path}.call_id")
@@ -126,6 +133,11 @@ class Messages:
             self._turn = {"role": "assistant", "content": ""}
             self.messages.append(self._turn)
         return self._turn
+
+
+def _thought(path: str, item: InputItem) -> str:
+    text = None if item.content else text_of_encrypted_content(item.encrypted_content)
+    return _joined(f"{path}.content", item.content or item.summary or ()) if text is None else text
 
 
 def item_type(item: InputItem) -> str | None:

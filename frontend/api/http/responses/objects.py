@@ -1,8 +1,10 @@
 """Objects of the Responses API: makes the response and its output items as JSON. Pure; events.py updates them."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from tetrad.frontend.api.http.responses.bodies import ResponsesRequest, ToolBody, ToolChoiceBody
+from tetrad.frontend.api.http.responses.bodies import FunctionBody, ResponsesRequest, ToolBody, ToolChoiceBody
+from tetrad.frontend.api.http.responses.tools import called_function, offered
 from tetrad.frontend.api.http.schemas.errors import status_of
 from tetrad.frontend.api.http.schemas.objects import TokenLogprob
 from tetrad.frontend.api.http.turns.blocks import Block
@@ -55,7 +57,7 @@ def new_response(
         "temperature": params.temperature,
         "text": _text_config(body),
         "tool_choice": choice.model_dump(exclude_unset=True) if isinstance(choice, ToolChoiceBody) else choice or "auto",
-        "tools": [_tool(tool) for tool in body.tools or ()],
+        "tools": [_tool(tool) for _, tool in offered(body.tools or ())],
         "top_logprobs": body.top_logprobs or 0,
         "top_p": params.top_p,
         "truncation": body.truncation or "disabled",
@@ -70,7 +72,7 @@ def item_id(response_id: str, block: Block) -> str:
     return f"{_ID_PREFIXES[block.kind]}_{response_id.removeprefix('resp_')}_{block.index}"
 
 
-def output_item(response_id: str, block: Block, status: str, logprobs: list[Any] | None) -> Json:
+def output_item(response_id: str, block: Block, status: str, logprobs: list[Any] | None, tools: Sequence[Json] = ()) -> Json:
     """Return an output item.
 
     Args:
@@ -78,13 +80,15 @@ def output_item(response_id: str, block: Block, status: str, logprobs: list[Any]
         block: the block of the item; if its text is empty, the item has no content yet.
         status: in_progress, completed or incomplete.
         logprobs: log-probabilities of its text; None if they were not requested.
+        tools: the tools of the response.
     """
     item: Json = {"type": _ITEM_TYPES[block.kind], "id": item_id(response_id, block), "status": status}
     match block.kind:
         case "reasoning":
             return item | {"summary": [], "content": _parts(block, None)}
         case "call":
-            return item | {"call_id": block.call_id, "name": block.name, "arguments": block.text}
+            function = called_function(block.name, tools)
+            return item | {"call_id": block.call_id, **function, "arguments": block.text}
     return item | {"role": "assistant", "content": _parts(block, logprobs)}
 
 
@@ -130,6 +134,8 @@ def _text_config(body: ResponsesRequest) -> Json:
     return config
 
 
-def _tool(tool: ToolBody) -> Json:
+def _tool(tool: FunctionBody) -> Json:
     fields = {"type": tool.type, "name": tool.name, "description": tool.description}
+    if isinstance(tool, ToolBody) and tool.tools is not None:
+        return fields | {"tools": [_tool(member) for member in tool.tools]}
     return fields | {"parameters": tool.parameters, "strict": bool(tool.strict)}

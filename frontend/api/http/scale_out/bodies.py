@@ -112,12 +112,16 @@ class TokensRequest(Body):
     priority: Number = Field(0, description="Larger is more urgent, where the server schedules by priority.")
     features: dict[str, Any] | None = Field(None, description="Not supported: prompts are text.")
     content_parts: list[dict[str, Any]] | None = Field(None, description="Not supported: prompts are text.")
-    kv_transfer_params: dict[str, Any] | None = Field(None, description="Not supported: no KV connector is configured.")
+    kv_transfer_params: dict[str, Any] | None = Field(
+        None,
+        description="For routers, as in vLLM: what the engine core does with the prompt's KV blocks for another one. Needs"
+        " engine cores with --kv-role.",
+    )
     ec_transfer_params: dict[str, Any] | None = Field(None, description="Not supported: no encoder connector is configured.")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for name in ("features", "content_parts", "kv_transfer_params", "ec_transfer_params"):
+        for name in ("features", "content_parts", "ec_transfer_params"):
             if getattr(self, name):
                 raise InvalidRequest(f"{name} is not supported by this server.", field=name)
         if self.stream_options is not None and not self.stream:

@@ -30,12 +30,13 @@ from tetrad.frontend.api.http.scale_out.objects import (
 from tetrad.frontend.api.http.scale_out.sampling_json import params_of
 from tetrad.frontend.api.http.schemas.large_parts import LargeParts
 from tetrad.frontend.api.http.schemas.logprobs import chat_logprobs
-from tetrad.frontend.api.http.schemas.objects import UsageCount, event
+from tetrad.frontend.api.http.schemas.objects import UsageCount, event, kv_transfer_params_of
 from tetrad.frontend.api.http.sse.rendering import json_event, json_response, rendered, rendered_prompt_logprobs
 from tetrad.frontend.api.http.sse.streams import stream_response, until_disconnected
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.constraint_start import behind_reasoning
 from tetrad.frontend.llm.output_stream import OutputStream
+from tetrad.frontend.request.kv_transfer import KvTransfer
 from tetrad.frontend.request.logprobs import drop_candidates
 from tetrad.frontend.request.outputs import CompletionOutput
 from tetrad.frontend.request.prompts import TokensPrompt
@@ -143,6 +144,7 @@ class _Generation:
                 if (positions := output.prompt_logprobs) is not None:
                     result.prompt_logprobs, num_prompt = await rendered_prompt_logprobs(positions, self._parts)
                     num_logprobs += num_prompt
+                result.kv_transfer_params = kv_transfer_params_of(output)
         result.choices.sort(key=lambda choice: choice.index)
         result.usage = self._usage.usage()
         return await json_response(result, self._parts, num_logprobs)
@@ -158,6 +160,7 @@ class _Generation:
                 chunk.prompt_token_ids = outputs.prompt_token_ids
             async for output in outputs:
                 self._usage.add(0, output)
+                chunk.kv_transfer_params = kv_transfer_params_of(output)
                 if always:
                     chunk.usage = self._usage.usage()
                 events = []
@@ -171,7 +174,7 @@ class _Generation:
                 if events:
                     yield b"".join(events)
         if with_usage:
-            chunk.choices, chunk.usage = [], self._usage.usage()
+            chunk.choices, chunk.usage, chunk.kv_transfer_params = [], self._usage.usage(), UNSET
             yield event(chunk)
 
     async def _start(self) -> OutputStream:
@@ -187,6 +190,7 @@ class _Generation:
                 data_parallel_rank=self._rank,
                 lora_request=self._llm.model_names.lora_of(self._model),
                 reasoning_ended=body.reasoning_ended is not False,
+                kv_transfer=KvTransfer.of(body.kv_transfer_params),
             )
         except InvalidRequest as error:
             if error.field in ("prompt", "tokens"):

@@ -103,9 +103,9 @@ class GivenStream:
         choices = {choice.index: choice for choice in self._chunk.choices}
         for choice in choices.values():
             # Repetition detection gives a reason that is no stop string.
-            stop = choice.stop_reason if choice.finish_reason == "stop" else None
-            if isinstance(stop, str) and stop not in params.stops:
-                text = f"The stop string {stop[:64]!r} ended a choice: send the request with its `stop`."
+            ended_by = choice.stop_reason if choice.finish_reason == "stop" else None
+            if isinstance(ended_by, str) and ended_by not in params.stops:
+                text = f"The stop string {ended_by[:64]!r} ended a choice: send the request with its `stop`."
                 raise InvalidRequest(text, field=_CHUNK)
         indexes = sorted(wanted)
         async with within(earliest_deadline(None)):

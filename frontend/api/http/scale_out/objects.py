@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from tetrad.frontend.api.http.schemas.large_parts import LargeParts
-from tetrad.frontend.api.http.schemas.objects import ChatLogprobs, PromptLogprobs, Usage
+from tetrad.frontend.api.http.schemas.objects import ChatLogprobs, KvTransferParams, PromptLogprobs, Usage
 from tetrad.frontend.request.outputs import PositionLogprobs
 
 # JSON has no -inf; vLLM sends this value for impossible tokens.
@@ -43,7 +43,10 @@ class RenderedRequest(msgspec.Struct, kw_only=True):
     stream_options: Annotated[dict[str, bool | None] | None, Meta(description="As they were given.")] = None
     cache_salt: Annotated[str | None, Meta(description="As it was given.")] = None
     priority: Annotated[int, Meta(description="As it was given.")] = 0
-    kv_transfer_params: Annotated[None, Meta(description="Always null: no KV connector is configured.")] = None
+    kv_transfer_params: Annotated[
+        Annotated[dict[str, Any], Meta(extra_json_schema={"additionalProperties": True})] | None,
+        Meta(description="As they were given."),
+    ] = None
     ec_transfer_params: Annotated[None, Meta(description="Always null: no encoder connector is configured.")] = None
 
 
@@ -96,6 +99,7 @@ class _Answer(msgspec.Struct, kw_only=True):
         PromptLogprobs | None, Meta(description="For each token of the prompt, facts by token id; null for the first.")
     ] = None
     prompt_token_ids: Annotated[list[int] | None, Meta(description="Ids of the prompt, with return_token_ids.")] = None
+    kv_transfer_params: KvTransferParams = UNSET
 
 
 class TokensAnswer(_Answer, kw_only=True):
@@ -121,6 +125,7 @@ class _Chunk(msgspec.Struct, kw_only=True):
     prompt_token_ids: Annotated[
         list[int] | UnsetType, Meta(description="Ids of the prompt, with return_token_ids; in the first chunk.")
     ] = UNSET
+    kv_transfer_params: KvTransferParams = UNSET
 
 
 class TokensChunk(_Chunk, kw_only=True):

@@ -87,7 +87,7 @@ async def _rendered(
         add_special_tokens=add_special_tokens,
         reasoning_ended=reasoning_ended,
     )
-    found.return_token_ids = body.return_token_ids
+    found.return_token_ids, found.kv_transfer_params = body.return_token_ids, body.kv_transfer_params
     if body.stream and body.stream_options is not None:
         found.stream_options = body.stream_options.model_dump(exclude_unset=True)
     return found

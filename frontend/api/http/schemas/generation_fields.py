@@ -1,6 +1,6 @@
 """Generation fields: the common fields of /v1/completions and /v1/chat/completions, with OpenAI's and vLLM's names."""
 
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -123,8 +123,15 @@ class SamplingBody(SamplingFields):
     response_format: ResponseFormat | None = Field(None, description="Constrains the output to JSON, a schema or tagged parts.")
     return_token_ids: bool | None = Field(None, description="Return the ids of prompt and output as well.")
     user: str | None = Field(None, description="Accepted without effect: no account is kept of end users.")
+    kv_transfer_params: dict[str, Any] | None = Field(
+        None,
+        description="For routers, as in vLLM: what the engine core does with the prompt's KV blocks for another one. Needs"
+        " engine cores with --kv-role.",
+    )
 
     use_beam_search: bool | None = Field(None, description="Not supported here: use LLM.beam_search.")
+
+    REFUSED: ClassVar[tuple[str, ...]] = ("watermarking", "logits_processors", "ec_transfer_params")
 
     @model_validator(mode="before")
     @classmethod

@@ -4,7 +4,7 @@ Structs are used instead of models: with 64 concurrent streams the encoding of c
 frontend.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -95,6 +95,21 @@ class PromptLogprob(msgspec.Struct, gc=False):
 PromptLogprobs = list[dict[str, PromptLogprob] | None]
 
 
+KvTransferParams = Annotated[
+    dict[str, Any] | UnsetType,
+    Meta(
+        description="After do_remote_decode: where the prompt's KV blocks are kept. It is kv_transfer_params of the request"
+        " to the engine core that reads them. In a stream, with its last choice.",
+        extra_json_schema={"additionalProperties": True},
+    ),
+]
+
+
+def kv_transfer_params_of(output: RequestOutput) -> dict[str, Any] | UnsetType:
+    """Return an output's kv_transfer_params; UNSET if it has none."""
+    return UNSET if output.kv_transfer_params is None else output.kv_transfer_params
+
+
 class CompletionChoice(msgspec.Struct):
     """One output, or the new part of it."""
 
@@ -126,6 +141,7 @@ class Completion(msgspec.Struct):
         Usage | UnsetType | None,
         Meta(description="Tokens; in chunks only with stream_options.include_usage, null but at the end."),
     ] = UNSET
+    kv_transfer_params: KvTransferParams = UNSET
 
 
 class ErrorDetail(msgspec.Struct):

@@ -1,6 +1,6 @@
 """Sampling fields: the fields of SamplingParams in all APIs, with vLLM's names. Unset means the default."""
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -83,12 +83,14 @@ class SamplingFields(Body):
     )
     watermarking: bool | None = Field(None, description="Not supported: true is refused.")
     logits_processors: Any = Field(None, description="Not supported: vllm_xargs has values for the server's own processors.")
-    kv_transfer_params: dict[str, Any] | None = Field(None, description="Not supported: no KV connector is configured.")
+    kv_transfer_params: dict[str, Any] | None = Field(None, description="Not supported by this endpoint.")
     ec_transfer_params: dict[str, Any] | None = Field(None, description="Not supported: no encoder connector is configured.")
+
+    REFUSED: ClassVar[tuple[str, ...]] = ("watermarking", "logits_processors", "kv_transfer_params", "ec_transfer_params")
 
     @model_validator(mode="after")
     def _refuse_unsupported(self) -> Self:
-        for name in _REFUSED:
+        for name in self.REFUSED:
             if getattr(self, name):
                 raise InvalidRequest(f"{name} is not supported by this server.", field=name)
         return self
@@ -99,7 +101,6 @@ class SamplingFields(Body):
         return given if self.vllm_xargs is None else given | {EXTRA_ARGS: VllmXargs(self.vllm_xargs)}
 
 
-_REFUSED = ("watermarking", "logits_processors", "kv_transfer_params", "ec_transfer_params")
-_OTHERS = ("structured_outputs", "priority", "request_id", "cache_salt", "vllm_xargs", *_REFUSED)
+_OTHERS = ("structured_outputs", "priority", "request_id", "cache_salt", "vllm_xargs", *SamplingFields.REFUSED)
 _PARAMS = tuple(name for name in SamplingFields.model_fields if name not in _OTHERS)
 """Fields with SamplingParams' names."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
+from tetrad.frontend.api.http.schemas.fields import Integer
 from tetrad.frontend.api.http.schemas.sampling_fields import SamplingFields
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
@@ -18,6 +19,9 @@ class TurnSampling(SamplingFields):
 
     chat_template: str | None = Field(None, description="Jinja template of the conversation, instead of the model's.")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="Further variables for the template.")
+    thinking_token_budget: Integer | None = Field(
+        None, description="Maximum number of reasoning tokens, for models that have a reasoning parser; -1: no limit."
+    )
 
 
 def turn_sampling_params(
@@ -53,6 +57,7 @@ def turn_sampling_params(
         max_tokens=max_tokens,
         stop=stop,
         logprobs=logprobs,
+        thinking_token_budget=body.thinking_token_budget,
         structured_outputs=json_format or _constraint(body),
         output_kind=RequestOutputKind.DELTA if in_deltas else RequestOutputKind.FINAL_ONLY,
     )

@@ -237,7 +237,7 @@ async def test_a_client_that_reads_too_late_has_a_status_even_if_the_first_messa
         (request(data_parallel_rank=4), "data_parallel_rank"),
         (request(data_parallel_rank=-1), "data_parallel_rank"),
         (request(mm_inputs=vllm_engine_pb2.MultimodalInputs()), "mm_inputs"),
-        (request(kv_transfer_params_json="{}"), "kv_transfer_params_json"),
+        (request(kv_transfer_params_json="{"), "kv_transfer_params_json"),
         (vllm_engine_pb2.GenerateRequest(), "input"),
     ],
 )

@@ -88,9 +88,9 @@ async def test_what_http_refuses_is_refused_in_the_same_words(client, engine, ca
             "video",
         ),
         (
-            {"kv_transfer_params_json": "{}"},
-            "This server does not support kv_transfer_params_json.",
-            "kv_transfer_params_json",
+            {"kv_transfer_params_json": '{"do_remote_decode": true}'},
+            "kv_transfer_params.do_remote_decode needs an engine core with --kv-role producer or both; there is none.",
+            "kv_transfer_params",
         ),
         (
             {"messages": [pb.ChatMessage(role="user", content="a", content_parts=[pb.ContentPart(text="b")])]},

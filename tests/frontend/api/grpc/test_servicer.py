@@ -109,7 +109,7 @@ async def test_a_prompt_over_the_context_has_the_reason_and_the_words_that_clien
             "extra_args",
         ),
         ({"request_id": "a\nb"}, grpc.StatusCode.INVALID_ARGUMENT, "request_id"),
-        ({"kv_transfer_params_json": "{}"}, grpc.StatusCode.INVALID_ARGUMENT, "kv_transfer_params_json"),
+        ({"kv_transfer_params_json": "{"}, grpc.StatusCode.INVALID_ARGUMENT, "kv_transfer_params_json"),
         ({"media": [inference_pb2.MediaPart(data=b"x")]}, grpc.StatusCode.INVALID_ARGUMENT, "media[0]"),
         (
             {"sampling_params": types_pb2.SamplingParams(thinking_end_token_ids=[1])},

@@ -18,6 +18,14 @@ KIMI = "<|im_user|>user<|im_middle|>hi<|im_end|><|im_assistant|>assistant<|im_mi
 SEED = "<seed:bos>user\nhi<seed:eos><seed:bos>assistant\n"
 GEMMA = "<|turn>user\nhi<turn|>\n<|turn>model\n"
 MISTRAL = "<s>[SYSTEM_PROMPT]First draft your thoughts: [THINK]here[/THINK].[/SYSTEM_PROMPT][INST]hi[/INST]"
+COHERE = "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>"
+COHERE_THOUGHT = "<|START_THINKING|>well<|END_THINKING|>"
+K3 = '<|open|>message role="assistant"<|sep|>'
+K3_THINK, K3_ANSWER = "<|open|>think<|sep|>", "<|open|>response<|sep|>"
+K3_END = "<|close|>response<|sep|>"
+SOLAR = "<|im:start|>assistant<|im:content|><|think:start|>"
+M2 = "]~b]ai\n<think>\n"
+INKLING, THINKING, ANSWER = "<|message_model|>", "<|content_thinking|>", "<|content_text|>"
 GRANITE = "Write your thoughts after 'Here is my thought process:'.<|start_of_role|>assistant<|end_of_role|>"
 HARMONY = "<|start|>user<|message|>hi<|end|><|start|>assistant"
 ANALYSIS, FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
@@ -55,10 +63,12 @@ CASES = [
     ("deepseek_r1", R1, "never ends", "never ends", ""),
     ("deepseek_r1", R1 + "</think>", "yes", "", "yes"),
     ("deepseek_r1", R1, "go<｜tool▁calls▁begin｜>x", "go", "<｜tool▁calls▁begin｜>x"),
+    ("deepseek_r1", R1, "go\n\n<｜DSML｜function_calls>x", "go", "<｜DSML｜function_calls>x"),
     ("glm45", GLM, "\n<think>well</think>\nyes", "well", "yes"),
     ("glm45", GLM + "\n<think></think>", "\nyes", "", "\nyes"),
     ("kimi_k2", KIMI, "<think>well</think>yes", "well", "yes"),
     ("kimi_k2", KIMI, "<think>go<|tool_calls_section_begin|>x", "go", "<|tool_calls_section_begin|>x"),
+    ("kimi_k2", KIMI, "<think>go<|tool_call_section_begin|>x", "go", "<|tool_call_section_begin|>x"),
     ("minimax_m2", "]~b]user\nhi[e~[\n]~b]ai\n<think>\n", "well\n</think>\n\nyes", "well", "yes"),
     ("minimax_m2", "]~b]ai\n", "go\n<minimax:tool_call>x", "go", "<minimax:tool_call>x"),
     ("step3", "some template:", "well</think>\nyes", "well", "yes"),
@@ -74,11 +84,47 @@ CASES = [
     ("mistral", MISTRAL, "[THINK]go[TOOL_CALLS]f[ARGS]{}", "go", "[TOOL_CALLS]f[ARGS]{}"),
     ("mistral", MISTRAL, "yes [THINK]", "", "yes [THINK]"),
     ("think", CHATML, "<think>😀 漢字</think>שלום", "😀 漢字", "שלום"),
+    ("qwen3", CHATML, "\n</think>\n\nyes", "", "yes"),
+    ("cohere_command3", COHERE, COHERE_THOUGHT + "<|START_RESPONSE|>yes<|END_RESPONSE|>", "well", "yes"),
+    ("cohere_command3", COHERE, "<|START_RESPONSE|>yes\n", "", "yes\n"),
+    ("cohere_command3", COHERE, COHERE_THOUGHT + "<|START_ACTION|>[]", "well", "<|START_ACTION|>[]"),
+    ("cohere_command3", COHERE + "<|START_RESPONSE|>", "yes<|END_RESPONSE|>", "", "yes"),
+    ("cohere_command4", COHERE + "<|START_THINKING|>", "well<|END_THINKING|><|START_TEXT|>a<|END_TEXT|>", "well", "a"),
+    ("cohere_command4", COHERE + "<|START_THINKING|>", "go<|START_ACTION|>[]", "go", "<|START_ACTION|>[]"),
+    ("cohere_command4", COHERE + "<|START_THINKING|><|END_THINKING|>", "<|START_TEXT|>a<|END_TEXT|>", "", "a"),
+    ("apertus", "<|assistant_start|>", "<|inner_prefix|>well<|inner_suffix|>yes", "well", "yes"),
+    ("ernie45", "a prompt:", "well\n</think>\n\n<response>\nyes\n</response>\n", "well", "yes"),
+    ("ernie45", "a prompt:", "well\n</think>\nyes", "well", "yes"),
+    ("ernie45", "a prompt:", "well</think>\n\n\n<tool_call>x", "well", "<tool_call>x"),
+    ("ernie45", "a prompt:", "well</think><response>a\n</response>\n<tool_call>x", "well", "a<tool_call>x"),
+    ("hunyuan_a13b", "a prompt:", "<think>\nwell\n</think>\n<answer>\nyes\n</answer>", "well", "yes"),
+    ("hunyuan_a13b", "a prompt:<think>\n\n</think>\n", "<answer>\nyes\n\n</answer>\n", "", "yes"),
+    ("hunyuan_a13b", "a prompt:", "<answer>\nwrite </answer> there\n</answer>", "", "write </answer> there"),
+    ("hunyuan_a13b", "a prompt:", "<answer>\nyes\n</ans", "", "yes\n</ans"),
+    ("hunyuan_a13b", "a prompt:", "yes\n", "", "yes\n"),
+    ("hy_v3", "a prompt:<think>", "go<tool_calls><tool_call>f", "go", "<tool_calls><tool_call>f"),
+    ("kimi_k3", K3 + K3_THINK, "well<|close|>think<|sep|>" + K3_ANSWER + "yes" + K3_END, "well", "yes"),
+    ("kimi_k3", K3 + K3_ANSWER, "yes" + K3_END + "<|close|>message<|sep|>", "", "yes"),
+    ("kimi_k3", K3 + K3_ANSWER, "yes" + K3_END + "<|open|>tools<|sep|>x", "", "yes<|open|>tools<|sep|>x"),
+    ("minimax_m3", "]~b]ai\n", "</mm:think>yes </mm:think>", "", "yes </mm:think>"),
+    ("minimax_m3", "]~b]ai\n<mm:think>", "go]<]minimax[>[<tool_call>", "go", "]<]minimax[>[<tool_call>"),
+    ("solar_open2", SOLAR, "well<|think:end|>yes", "well", "yes"),
+    ("solar_open2", SOLAR, "go<|tool_call:start|>f", "go", "<|tool_call:start|>f"),
+    ("solar_open2", SOLAR + "<|think:end|>", "yes", "", "yes"),
+    ("minimax_m2_append_think", M2, "well\n</think>\n\nyes", "<think>well\n</think>", "\n\nyes"),
+    ("minimax_m2_append_think", M2, "\n<think>go\n<minimax:tool_call>x", "\n<think>go\n", "<minimax:tool_call>x"),
+    ("minimax_m2_append_think", M2, "", "", ""),
+    ("minimax_m2_append_think", M2 + "</think>", "yes", "", "yes"),
     ("granite", GRANITE, "Here is my thought process: a\n\nHere is my response: b", "a", "b"),
     ("granite", GRANITE, "Here's my thought process:\na. Here\nHere's my response:\n\nb", "a. Here", "b"),
     ("granite", GRANITE, "Here is my thought process: a\nHere is my resp", "a\nHere is my resp", ""),
     ("granite", GRANITE, "Here is an answer.", "", "Here is an answer."),
     ("granite", GRANITE, "Here is", "", "Here is"),
+    ("inkling", INKLING, THINKING + "well<|end_message|>" + INKLING + ANSWER + "yes", "well", INKLING + ANSWER + "yes"),
+    ("inkling", INKLING, ANSWER + "yes", "", ANSWER + "yes"),
+    ("inkling", INKLING + THINKING, "a<|end_message|>" + INKLING + THINKING + "b" + ANSWER + "c", "a\nb", ANSWER + "c"),
+    ("inkling", INKLING + ANSWER, "yes", "", "yes"),
+    ("inkling", INKLING, THINKING + "go<|content_invoke_tool_json|>{}", "go", "<|content_invoke_tool_json|>{}"),
     ("gpt_oss", HARMONY, ANALYSIS + "well<|end|>" + TURN + FINAL + "yes", "well", TURN + FINAL + "yes"),
     ("gpt_oss", HARMONY, FINAL + "yes", "", FINAL + "yes"),
     ("gpt_oss", HARMONY, ANALYSIS + "a<|end|>" + TURN + ANALYSIS + "b<|end|>" + TURN + FINAL + "c", "a\nb", TURN + FINAL + "c"),
@@ -153,6 +199,10 @@ MARKS = [
     "final",
 ]
 MARKS += ["<|message|>", "<|end|>", "<|start|>assistant", "<tool_call>", "<", "é", "<|im_end|>"]
+MARKS += sorted(
+    {mark for each in REASONING_FORMATS for mark in (each.thinking.start, each.thinking.end)} - {"<think>", "</think>"}
+)
+MARKS += ["<answer>", "</answer>", "<response>", "</response>", "<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_ACTION|>"]
 GARBAGE = st.lists(st.sampled_from(MARKS) | st.text(max_size=5), max_size=12).map("".join)
 
 
@@ -179,6 +229,8 @@ def test_garbage_in_any_chunking_is_read_alike(name, prompt, output, cuts):
         ("deepseek_r1", R1 + "</think>", True),
         ("granite", GRANITE, False),
         ("granite", CHATML, True),
+        ("inkling", INKLING, False),
+        ("inkling", INKLING + ANSWER, True),
         ("gpt_oss", HARMONY, False),
         ("gpt_oss", HARMONY + ANALYSIS, False),
         ("gpt_oss", HARMONY + FINAL, True),
@@ -199,6 +251,8 @@ def test_the_prompt_says_whether_reasoning_can_follow(name, prompt, over):
         ("deepseek_r1", R1 + "</think>", False),
         ("kimi_k2", KIMI, False),
         ("granite", GRANITE, False),
+        ("inkling", INKLING, False),
+        ("inkling", INKLING + THINKING, True),
         ("gpt_oss", HARMONY, False),
         ("gpt_oss", HARMONY + ANALYSIS, True),
         ("gpt_oss", HARMONY + FINAL, False),
@@ -208,11 +262,15 @@ def test_the_prompt_says_whether_the_reasoning_is_open(name, prompt, is_open):
     assert format_named(name).is_open(prompt) is is_open
 
 
-@pytest.mark.parametrize("reasoning_format", REASONING_FORMATS, ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "reasoning_format", [each for each in REASONING_FORMATS if not each.is_content], ids=lambda each: each.name
+)
 def test_what_is_between_its_marks_is_reasoning(reasoning_format):
-    marks = reasoning_format.thinking
+    parser, marks, turn = reasoning_format.parser(""), reasoning_format.thinking, AssistantTurn()
 
-    assert read(reasoning_format.name, "", [marks.start + "well" + marks.end]) == ("well", "")
+    turn.add(parser.feed(marks.start + "well" + marks.end) + parser.finish())
+
+    assert (turn.reasoning, turn.content) == ("well", "")
 
 
 @pytest.mark.parametrize(
@@ -248,6 +306,18 @@ def test_calls_end_no_reasoning_where_something_waits_for_its_end(name, prompt, 
         ("]~b]ai </think>", "minimax_m2"),
         ("{{- '<|turn>' + role }} <|channel>thought<channel|>", "gemma4"),
         ("<｜tool_sep｜><steptml:invoke name= </think>", "step3"),
+        ("<|START_RESPONSE|> <|END_THINKING|>", "cohere_command3"),
+        ("<|START_TEXT|> <|END_THINKING|>", "cohere_command4"),
+        ("<|assistant_start|><|inner_prefix|><|inner_suffix|> <|tools_prefix|>", "apertus"),
+        ("<|im_start|> </think>\n\n<response>\n", "ernie45"),
+        ("<|extra_0|> </think> <answer>", "hunyuan_a13b"),
+        ("<|im_start|> <think>...</think> <answer>...</answer>", "qwen3"),
+        ("</think> <tool_sep><arg_key>", "hy_v3"),
+        ("</think:opensource> <tool_sep:opensource><arg_key:opensource>", "hy_v3"),
+        ("]~b]ai ]<]minimax[>[ </mm:think>", "minimax_m3"),
+        ("<|think:start|><|think:end|> <|tool_call:start|>", "solar_open2"),
+        ("<|open|>think<|sep|><|close|>think<|sep|>", "kimi_k3"),
+        ("<|message_model|><|content_thinking|>", "inkling"),
         ("<|turn|>assistant </think>", "think"),
         ("{{ '<|im_start|>' + message.content }}", None),
         ("", None),
@@ -278,3 +348,14 @@ def test_long_outputs_cost_their_length(output):
     reasoning, content = read("qwen3", CHATML, output)
 
     assert len(reasoning) + len(content) in (0, 200_000)
+
+
+@pytest.mark.parametrize("prompt", ["a prompt:<think:opensource>", "a prompt:"])
+def test_the_marks_of_released_models_of_hunyuan_have_a_suffix(prompt):
+    parser = choose_format(REASONING_FORMATS, "hy_v3", "<tool_sep:opensource></think:opensource>").parser(prompt)
+    start = "" if prompt.endswith(">") else "<think:opensource>"
+    turn = AssistantTurn()
+
+    turn.add(parser.feed(f"{start}a </think> b<tool_calls:opensource>x") + parser.finish())
+
+    assert (turn.reasoning, turn.content) == ("a </think> b", "<tool_calls:opensource>x")

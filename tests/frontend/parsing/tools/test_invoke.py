@@ -1,4 +1,4 @@
-"""Calls in tags `invoke`: MiniMax M2, DeepSeek V3.2 and V4, Step 3. Row: output, content, calls."""
+"""Calls in tags `invoke`: MiniMax M2, DeepSeek V3.2 and V4, Step 3, MiniCPM 5. Row: output, content, calls."""
 
 import pytest
 
@@ -75,6 +75,29 @@ STEP3 = {
     "no invocation": (f"{BEGIN}<｜tool_call_begin｜>x", f"{BEGIN}<｜tool_call_begin｜>x", []),
 }
 ROWS += [pytest.param("step3", *row, id=f"step3: {title}") for title, row in STEP3.items()]
+
+
+def function(*parameters):
+    inner = "".join(f'<param name="{key}">{value}</param>' for key, value in parameters)
+    return f'<function name="f">{inner}</function>'
+
+
+MINICPM5 = {
+    "several calls": (f"a {function()}\n{function()}", "a ", [("f", "{}"), ("f", "{}")]),
+    "values": (
+        function(("text", "\na\n"), ("count", "5"), ("items", '["x"]')),
+        "",
+        [("f", '{"text": "a", "count": 5, "items": ["x"]}')],
+    ),
+    "a section of text": (
+        function(("text", "<![CDATA[a</param> ]]> <b>]]>"), ("count", "1")),
+        "",
+        [("f", '{"text": "a</param> ]]> <b>", "count": 1}')],
+    ),
+    "cut in such a section": ('<function name="f"><param name="text"><![CDATA[a]', "", [("f", '{"text": "a]')]),
+    "a tag of HTML": ("<function>a</function>", "<function>a</function>", []),
+}
+ROWS += [pytest.param("minicpm5", *row, id=f"minicpm5: {title}") for title, row in MINICPM5.items()]
 
 
 @pytest.mark.parametrize(("format_name", "text", "content", "calls"), ROWS)

@@ -1,4 +1,4 @@
-"""Formats that write calls as JSON objects: Hermes, Llama 3, Mistral, Granite, Phi-4. Row: output, content, calls."""
+"""Formats that write calls as JSON objects: Hermes, Llama 3, Mistral, Granite and others. Row: output, content, calls."""
 
 import pytest
 
@@ -6,6 +6,8 @@ from tests.frontend.parsing.tools.reading import check_reading, parser_of, read
 
 F = '{"name": "f", "arguments": {"count": 1}}'
 COUNT = ("f", '{"count": 1}')
+COHERE = '{"tool_call_id": "0", "tool_name": "f", "parameters": {"count": 1}}'
+APERTUS = '{"f": {"count": 1}}'
 NESTED = '{"options": {"a": [1, {"b": "}]"}], "q": "\\"{[</tool_call>\\\\"}, "text": "😀 漢字 שלום \\u00e9"}'
 
 HERMES = {
@@ -180,6 +182,29 @@ MARKED = {
         "an array": (f"a<tool_calls>[{F}, {F}]</tool_calls>", "a", [COUNT, COUNT]),
         "lines": (f"<tool_calls>[\n  {F}\n]</tool_calls>", "", [COUNT]),
         "an empty array": ("<tool_calls>[]</tool_calls>", "<tool_calls>[]</tool_calls>", []),
+    },
+}
+MARKED |= {
+    "cohere_command3": {
+        "an array": (f"a<|START_ACTION|>[\n    {COHERE},\n    {COHERE}\n]<|END_ACTION|>", "a", [COUNT, COUNT]),
+        "no id": ('<|START_ACTION|>[{"tool_name": "f", "parameters": {"count": 1}}]<|END_ACTION|>', "", [COUNT]),
+        "no arguments": ('<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f"}]<|END_ACTION|>', "", [("f", "{}")]),
+        "another action": ("<|START_ACTION|>wait<|END_ACTION|>", "<|START_ACTION|>wait<|END_ACTION|>", []),
+    },
+    "apertus": {
+        "an array": (f"a<|tools_prefix|>[{APERTUS}, {APERTUS}]<|tools_suffix|>b", "ab", [COUNT, COUNT]),
+        "lines": (f"<|tools_prefix|>[\n  {APERTUS}\n]", "", [COUNT]),
+        "no object": ('<|tools_prefix|>[{"f": 1}]', '<|tools_prefix|>[{"f": 1}]', []),
+        "cut": ('<|tools_prefix|>[{"f": {"a": "b', "", [("f", '{"a": "b')]),
+    },
+    "xlam": {
+        "the whole output": (f"[{F}, {F}]", "", [COUNT, COUNT]),
+        "a code fence": (f"Well:\n```json\n[{F}]\n```\nso", "Well:\n\nso", [COUNT]),
+        "a plain fence": (f"```\n[{F}]\n```", "", [COUNT]),
+        "a mark": (f"<tool_call>[{F}]</tool_call>[TOOL_CALLS][{F}]", "", [COUNT, COUNT]),
+        "behind reasoning": (f"<think>a</think>\n[{F}]", "<think>a</think>", [COUNT]),
+        "an answer in JSON": ('```json\n[{"name": "f"}]\n```', '```json\n[{"name": "f"}]\n```', []),
+        "code": ("```python\nf()\n```", "```python\nf()\n```", []),
     },
 }
 

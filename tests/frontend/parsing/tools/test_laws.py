@@ -66,6 +66,7 @@ for name, opening, closing in (
     ("internlm", "<|action_start|><|plugin|>", "<|action_end|>"),
     ("gigachat3", "function call<|role_sep|>", "<|function_call|>"),
     ("granite-20b-fc", "<function_call>", ""),
+    ("jamba", "<tool_calls>", "</tool_calls>"),
     ("hunyuan_a13b", "<tool_calls>", "</tool_calls>"),
 ):
     OUTPUTS[name] = f"a\n{opening}\n{JSON_CALL}\n{closing}\n{opening}[{JSON_CALL}]{closing} b"
@@ -77,6 +78,41 @@ OUTPUTS["olmo3"] = "a <function_calls>\nf(text='a ]', count=1)\ng(items=[\"x\"])
 OUTPUTS["seed_oss"] = OUTPUTS["qwen3_coder"].replace("tool_call>", "seed:tool_call>")
 OUTPUTS |= {"llama4_pythonic": OUTPUTS["pythonic"], "qwen3_xml": OUTPUTS["qwen3_coder"], "deepseek_v31": OUTPUTS["deepseek_v3"]}
 
+for name, opening, inner, closing in (
+    (
+        "cohere_command3",
+        "<|START_ACTION|>",
+        '{"tool_call_id": "0", "tool_name": "f", "parameters": {"a": [1]}}',
+        "<|END_ACTION|>",
+    ),
+    ("apertus", "<|tools_prefix|>", '{"f": {"text": "a"}}', "<|tools_suffix|>"),
+    ("xlam", "```json\n", JSON_CALL, "\n```"),
+):
+    OUTPUTS[name] = f"a\n{opening}[{inner}, {inner}]{closing}\n{opening}[{inner}]{closing} b"
+OUTPUTS["hy_v3"] = (
+    "a<tool_calls>\n<tool_call>f<tool_sep>\n<arg_key>count</arg_key>\n<arg_value>1</arg_value>\n</tool_call>\n</tool_calls> b"
+)
+OUTPUTS["solar_open2"] = (
+    "a<|tool_call:start|>f\n<|tool_arg:start|>text<|tool_arg:value|>b<|tool_arg:end|>\n"
+    "<|tool_arg:start|>count<|tool_arg:value|>1<|tool_arg:end|>\n<|tool_call:end|> c"
+)
+OUTPUTS["minicpm5"] = (
+    'a<function name="f"><param name="text"><![CDATA[<b>]]></param>\n<param name="count">1</param></function> c'
+)
+OUTPUTS["minimax_m3"] = (
+    'a]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="f">]<]minimax[>[<text>b]<]minimax[>[</text>'
+    "]<]minimax[>[<items>]<]minimax[>[<item>x]<]minimax[>[</item>]<]minimax[>[</items>\n]<]minimax[>[</invoke>\n"
+    "]<]minimax[>[</tool_call> c"
+)
+OUTPUTS["kimi_k3"] = (
+    'a<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|><|open|>argument key="text" type="string"<|sep|>b'
+    '<|close|>argument<|sep|><|open|>argument key="count" type="number"<|sep|>1<|close|>argument<|sep|><|close|>call<|sep|>'
+    "<|close|>tools<|sep|> c"
+)
+OUTPUTS["inkling"] = (
+    "<|content_text|>a<|end_message|><|message_model|>f<|content_invoke_tool_json|>"
+    '{"name": "f", "args": {"text": "b"}}<|end_message|><|message_model|><|content_text|>c <d><|content_model_end_sampling|>'
+)
 TOKENS = sorted({token for output in OUTPUTS.values() for token in output.replace("<", " <").replace(">", "> ").split(" ")})
 WORDS = [
     *"{}[]()<>\"'\\:,;=|#",
@@ -163,6 +199,8 @@ LONG = {
     "marks that begin and never end": ("openai", "", "<|"),
     "a long string parameter": ("qwen3_coder", "<tool_call><function=f><parameter=text>", "\n<"),
     "a call in Python that never ends": ("pythonic", "[f(text='", "a"),
+    "malformed calls": ("pythonic", "[", "f(1),"),
+    "elements that never end": ("minimax_m3", ']<]minimax[>[<invoke name="f">]<]minimax[>[<x>', "]<]minimax[>[<a>"),
     "many calls": ("llama3_json", "", '{"name": "f", "parameters": {}};'),
 }
 

@@ -47,7 +47,17 @@ PYTHONIC = {
     "numbers JSON has not": ("[f(a=1e999)]", "[f(a=1e999)]", []),
     "the same name twice": ("[f(a=1, a=2)]", "[f(a=1, a=2)]", []),
     "brackets that close nothing": ("[f(a=[)])]", "[f(a=[)])]", []),
-    "a good call, then a bad one": ("[g(), f(1)]", ", f(1)]", [("g", "{}")]),
+    "a good call, then a bad one": ("[g(), f(1)]", "f(1)", [("g", "{}")]),
+    "bad calls between good ones": ("[f(1), g(), f(a=b), g()] x", "f(1)f(a=b) x", [("g", "{}"), ("g", "{}")]),
+    "bad calls only": ("[f(1), f(a=b)] x", "[f(1), f(a=b)] x", []),
+    "bad calls only, marked": (
+        "<|python_start|>[f(1)]<|python_end|>",
+        "<|python_start|>[f(1)]<|python_end|>",
+        [],
+    ),
+    "a bad call, and an open end": ("[f(1), ", "[f(1), ", []),
+    "a good call, and an open end": ("[g(), ", "", [("g", "{}")]),
+    "a bad call, then text": ("[f(1), g", "[f(1), g", []),
     "no end": ("[g()", "", [("g", "{}")]),
     "cut in a call": ("[g(), f(text='a", ", f(text='a", [("g", "{}")]),
 }
@@ -55,6 +65,18 @@ PYTHONIC = {
 LFM2 = {
     "marks": ("<|tool_call_start|>[f(count=1)]<|tool_call_end|>ok", "ok", [("f", '{"count": 1}')]),
     "no marks": ("[f(count=1)]", "", [("f", '{"count": 1}')]),
+    "repeated behind the mark": (
+        "<|tool_call_start|>[g()]<|tool_call_end|>[g()]<|tool_call_end|>\n[g()]<|tool_call_end|> ok",
+        " ok",
+        [("g", "{}")],
+    ),
+    "the mark repeated": ("<|tool_call_start|>[g()]<|tool_call_end|><|tool_call_end|>ok", "ok", [("g", "{}")]),
+    "a list behind the mark": ("<|tool_call_start|>[g()]<|tool_call_end|>\n[1] ok", "\n[1] ok", [("g", "{}")]),
+    "a list, then a call": (
+        "<|tool_call_start|>[g()]<|tool_call_end|>[1]<|tool_call_start|>[g()]<|tool_call_end|>",
+        "[1]",
+        [("g", "{}"), ("g", "{}")],
+    ),
 }
 
 OLMO3 = {
@@ -66,7 +88,9 @@ OLMO3 = {
         [("f", '{"flag": true, "maybe": null}'), ("g", "{}")],
     ),
     "a line break in a string": ("<function_calls>\nf(text='a\nb')\n</function_calls>", "", [("f", r'{"text": "a\nb"}')]),
-    "a good call, then a bad one": ("<function_calls>\ng()\nf(1)\n", "\nf(1)\n", [("g", "{}")]),
+    "a good call, then a bad one": ("<function_calls>\ng()\nf(1)\n", "f(1)", [("g", "{}")]),
+    "a bad call, then a good one": ("<function_calls>\nf(1)\ng()\n</function_calls>", "f(1)", [("g", "{}")]),
+    "bad calls only": ("<function_calls>\nf(1)\n</function_calls>", "<function_calls>\nf(1)\n</function_calls>", []),
     "no calls": ("<function_calls>\n</function_calls>", "<function_calls>\n</function_calls>", []),
     "no end mark": ("<function_calls>\ng()", "", [("g", "{}")]),
     "cut in a call": ("<function_calls>\ng()\nf(text='a", "\nf(text='a", [("g", "{}")]),

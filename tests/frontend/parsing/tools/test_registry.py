@@ -46,7 +46,17 @@ TEMPLATES = {
     "Step 3": ("step3", "'<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name=' + name"),
     "Olmo 3": ("olmo3", "respond with a pythonic function call wrapped in <function_calls></function_calls> XML tags"),
     "Kimi K2": ("kimi_k2", "<|im_system|>tool_declare<|im_middle|>"),
+    "Kimi K3": ("kimi_k3", '<|open|>call tool="'),
+    "Command A": ("cohere_command3", "<|START_ACTION|>[ <|START_RESPONSE|>"),
+    "Apertus": ("apertus", "<|inner_prefix|> <|tools_prefix|>["),
+    "xLAM 2": ("xlam", "When using tools, make calls in a single JSON array: <|python_tag|>"),
+    "Hunyuan 3": ("hy_v3", "<tool_calls>\n<tool_call>' + name + '<tool_sep>\n<arg_key>"),
+    "Hunyuan 3, released": ("hy_v3", "{%- set sep = '<tool_sep:opensource>' %} <arg_key:opensource>"),
+    "Solar Open 2": ("solar_open2", "'<|tool_call:start|>' + name"),
+    "MiniMax M3": ("minimax_m3", "]<]minimax[>[<tool_call>"),
+    "MiniCPM 5": ("minicpm5", '<function name="\' + name + \'"><param name="'),
     "gpt-oss": ("openai", "<|start|>assistant<|channel|>final<|message|>"),
+    "Inkling": ("inkling", "'<|message_model|>' + name + '<|content_invoke_tool_json|>'"),
     "Granite 3.3": ("granite", "<|start_of_role|>assistant<|end_of_role|><|tool_call|>"),
     "Granite 4": ("hermes", '<|start_of_role|><tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}'),
     "Phi-4-mini": ("phi4_mini_json", "'<|tool|>' + message['tools'] + '<|/tool|>'"),
@@ -56,7 +66,13 @@ TEMPLATES = {
 SCHEMA = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
 TOOLS = [Tool("f", parameters=SCHEMA, strict=True), Tool("g", parameters=SCHEMA)]
 NOT_HELD = {"pythonic", "llama4_pythonic", "lfm2", "qwen3_coder", "qwen3_xml", "seed_oss", "glm45", "kimi_k2", "openai"}
+NOT_HELD |= {"inkling", "xlam", "hy_v3", "solar_open2", "minicpm5", "minimax_m3", "kimi_k3"}
 NOT_HELD |= {"olmo3", "step3", "gemma4", "functiongemma", "minimax_m2", "deepseek_v32", "deepseek_v4"}
+# Arrays of calls whose keys are unusual.
+ARRAYS = {
+    "cohere_command3": '[{"tool_call_id": "0", "tool_name": "f", "parameters": %s}]',
+    "apertus": '[{"f": %s}]',
+}
 STRUCTURES = [
     pytest.param(each, structure, id=f"{each.name}-{index}")
     for each in TOOL_FORMATS
@@ -81,12 +97,22 @@ def test_names_are_unique():
         (TOOL_FORMATS, "glm47", "glm45"),
         (TOOL_FORMATS, "mimo", "qwen3_coder"),
         (REASONING_FORMATS, "mimo", "qwen3"),
+        (TOOL_FORMATS, "cohere_command4", "cohere_command3"),
+        (REASONING_FORMATS, "cohere_command4", "cohere_command4"),
         (TOOL_FORMATS, "deepseek_v3", "deepseek_v3"),
         (REASONING_FORMATS, "deepseek_v3", "think"),
     ],
 )
 def test_an_alias_means_a_format_of_the_same_list(formats, alias, name):
     assert choose_format(formats, alias, "").name == name
+
+
+def test_the_template_chooses_among_formats_with_one_name():
+    chosen = [
+        choose_format(REASONING_FORMATS, "hy_v3", template) for template in ("", "<tool_sep:opensource></think:opensource>")
+    ]
+
+    assert [each.thinking.start for each in chosen] == ["<think>", "<think:opensource>"]
 
 
 def test_an_alias_of_the_other_list_is_unknown_and_those_of_this_list_are_named():
@@ -110,7 +136,7 @@ def test_formats_that_no_tag_can_hold_say_so():
 def test_what_a_strict_tag_allows_is_read_as_a_call(tool_format, structure):
     is_array = structure["schema"]["type"] == "array"
     arguments = '{"count": 1}'
-    value = f'[{{"name": "f", "arguments": {arguments}}}]' if is_array else arguments
+    value = ARRAYS.get(tool_format.name, '[{"name": "f", "arguments": %s}]') % arguments if is_array else arguments
     jsonschema.validate(json.loads(value), structure["schema"])
 
     turn = read(tool_format.parser(TOOLS), [structure["begin"] + value + structure["end"]])

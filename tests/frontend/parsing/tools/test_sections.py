@@ -3,6 +3,7 @@
 import pytest
 
 from tests.frontend.parsing.tools.reading import check_reading, parser_of, read
+from tetrad.frontend.parsing.elements.interface import Tool
 
 NESTED = '{"options": {"a": [1, {"b": "}]"}], "q": "\\"{[\\\\"}, "text": "😀 漢字 <|call|> \\u00e9"}'
 BEGIN, END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
@@ -54,6 +55,13 @@ KIMI = {
     "no arguments": (section(kimi("", "functions.g:0"), kimi("{}")), "", [("g", "{}"), ("f", "{}")]),
     "a dotted name": (section(kimi("{}", "functions.a.f:3")), "", [("a.f", "{}")]),
     "a bare name": (section(kimi("{}", "f")), "", [("f", "{}")]),
+    "a number only": (section(kimi("{}", "0")), section(kimi("{}", "0")), []),
+    "a number without a name": (section(kimi("{}", "functions:1")), section(kimi("{}", "functions:1")), []),
+    "marks in the singular": (
+        f"<|tool_call_section_begin|>{kimi('{}')}<|tool_call_section_end|>",
+        "",
+        [("f", "{}")],
+    ),
     "no id": (section(kimi("{}", "")), section(kimi("{}", "")), []),
     "cut": (
         "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0",
@@ -79,3 +87,10 @@ def test_kimi_calls_keep_their_ids():
     turn = read(parser_of("kimi_k2"), [section(kimi("{}", "functions.f:7"))])
 
     assert [call.id for call in turn.tool_calls] == ["functions.f:7"]
+
+
+@pytest.mark.parametrize("call_id", ["0", "functions:12", "functions.:3", ":4"])
+def test_a_number_of_kimi_calls_the_only_tool(call_id):
+    turn = read(parser_of("kimi_k2", [Tool("f")]), [section(kimi("{}", call_id))])
+
+    assert [(call.name, call.id) for call in turn.tool_calls] == [("f", "")]

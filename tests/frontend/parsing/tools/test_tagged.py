@@ -111,6 +111,53 @@ GLM = {
     "an end tag in a value": (glm(("text", "a</arg_value> b")), "", [("f", '{"text": "a</arg_value> b"}')]),
 }
 
+HY_V3 = {
+    "a section": (
+        (
+            "a<tool_calls>\n<tool_call>f<tool_sep>\n<arg_key>count</arg_key>\n<arg_value>1</arg_value>\n</tool_call>\n"
+            "<tool_call>g<tool_sep></tool_call>\n</tool_calls>"
+        ),
+        "a",
+        [("f", '{"count": 1}'), ("g", "{}")],
+    ),
+    "a suffix in every mark": (
+        (
+            "a<tool_calls:opensource>\n<tool_call:opensource>f<tool_sep:opensource>\n<arg_key:opensource>text</arg_key:opensource>\n"
+            "<arg_value:opensource></arg_value></arg_value:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>"
+        ),
+        "a",
+        [("f", '{"text": "</arg_value>"}')],
+    ),
+    "no section, no separator": ("<tool_call>f</tool_call>", "", [("f", "{}")]),
+    "an empty section": ("<tool_calls></tool_calls>", "<tool_calls></tool_calls>", []),
+    "cut in the separator": ("<tool_calls><tool_call>f<tool_", "<tool_calls><tool_call>f<tool_", []),
+}
+
+
+def solar(*arguments, name="f"):
+    inner = "".join(f"<|tool_arg:start|>{key}<|tool_arg:value|>{value}<|tool_arg:end|>\n" for key, value in arguments)
+    return f"<|tool_call:start|>{name}\n{inner}<|tool_call:end|>"
+
+
+SOLAR = {
+    "several calls": (f"a {solar()}\n{solar(name='g')}", "a ", [("f", "{}"), ("g", "{}")]),
+    "values": (
+        solar(("text", " 5"), ("count", "5"), ("options", '{"a": 1}')),
+        "",
+        [("f", '{"text": " 5", "count": 5, "options": {"a": 1}}')],
+    ),
+    "an end mark in a value": (
+        solar(("text", "a<|tool_arg:end|>b")),
+        "",
+        [("f", '{"text": "a<|tool_arg:end|>b"}')],
+    ),
+    "no value": (
+        "<|tool_call:start|>f\n<|tool_arg:start|>text<|tool_call:end|>",
+        "<|tool_arg:start|>text",
+        [("f", "{}")],
+    ),
+}
+
 # Files that a coding model writes with a call.
 WRITTEN = {
     "XML with such an element": '<a>\n  <parameter name="b">1</parameter>\n  <parameter name="c">2</parameter>\n</a>',
@@ -126,6 +173,8 @@ TABLES = {
     "qwen3_coder": QWEN3,
     "qwen3_xml": {title: QWEN3[title] for title in ("several calls", "numbers")},
     "glm45": GLM,
+    "hy_v3": HY_V3,
+    "solar_open2": SOLAR,
 }
 ROWS = [pytest.param(name, *row, id=f"{name}: {title}") for name, table in TABLES.items() for title, row in table.items()]
 

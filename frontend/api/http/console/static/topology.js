@@ -12,6 +12,7 @@ const FACTS = {
   tokenizer: (node) => [["vocabulary", node.vocab_size && count(node.vocab_size)]],
   engine: (node) => [
     ["model", node.model],
+    ["KV role", node.kv_role],
     ["context", node.max_model_len && count(node.max_model_len)],
     ["KV tokens", node.kv_cache_tokens && count(node.kv_cache_tokens)],
     ["load", node.load && `${node.load.running} running, ${node.load.waiting} waiting, KV ${percent(node.load.kv_cache_usage)}`],

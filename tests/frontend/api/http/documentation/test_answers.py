@@ -275,6 +275,13 @@ PLAIN = {
     "GET /is_sleeping": ("/is_sleeping", None),
     "POST /reset_prefix_cache": ("/reset_prefix_cache", None),
     "POST /resume": ("/resume", None),
+    "POST /update_weights_from_disk": ("/update_weights_from_disk", {"model_path": "/new"}),
+    "POST /init_weight_transfer_engine": ("/init_weight_transfer_engine", {"init_info": {}}),
+    "POST /start_weight_update": ("/start_weight_update", None),
+    "POST /update_weights": ("/update_weights", {"update_info": {"path": "/new"}}),
+    "POST /finish_weight_update": ("/finish_weight_update", {}),
+    "POST /update_weight_version": ("/update_weight_version", {"new_version": "2"}),
+    "GET /weight_info": ("/weight_info", None),
     "POST /start_profile": ("/start_profile", None),
     "POST /stop_profile": ("/stop_profile", None),
 }

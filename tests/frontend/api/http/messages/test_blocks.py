@@ -179,6 +179,29 @@ def test_a_block_that_cannot_be_is_named(messages, field):
     assert raised.value.field.startswith(field)
 
 
+SEARCH_RESULT = {"type": "search_result", "source": "https://a.example", "title": "A", "content": [text("a")]}
+FAILED_SEARCH = {"type": "web_search_tool_result", "tool_use_id": "t1", "content": {"type": "web_search_tool_result_error"}}
+
+
+@pytest.mark.parametrize(
+    ("messages", "path"),
+    [
+        ([user(SEARCH_RESULT)], "messages.0.content.0"),
+        (
+            [user(text("q")), assistant(CALL), user(RESULT | {"tool_use_id": "t1", "content": [SEARCH_RESULT]})],
+            "messages.2.content.0.content.0",
+        ),
+        ([user(text("q")), assistant(CALL, FAILED_SEARCH)], "messages.1.content.1"),
+    ],
+)
+def test_a_block_of_another_type_is_refused_for_its_type_whatever_its_fields_are(messages, path):
+    with pytest.raises(InvalidRequest) as raised:
+        conversation(*messages)
+
+    kind = "web_search_tool_result" if path.endswith("content.1") else "search_result"
+    assert raised.value.message == f"{path}.type: blocks of type {kind!r} are not supported here."
+
+
 HI = [{"role": "user", "content": "hi"}]
 
 

@@ -92,6 +92,10 @@ WRONG_QUERIES = {
     "/sleep?level=3": "level",
     "/sleep?mode=gently": "mode",
     "/wake_up?tags=everything": "tags.0",
+    "/pause?wait_for_inflight_requests=true": "wait_for_inflight_requests",
+    "/reset_prefix_cache?reset_external=true": "reset_external",
+    "/resume?mode=keep": "mode",
+    "/stop_profile?prefix=x": "prefix",
 }
 
 
@@ -101,6 +105,31 @@ async def test_wrong_query_is_a_400_that_names_the_parameter(http, engine):
         assert response.status_code == 400
         assert response.json()["error"]["param"] == name
 
+    assert engine.orders == []
+
+
+async def test_a_body_where_query_parameters_are_expected_is_refused(http, engine):
+    """It would be ignored: this one would keep the weights in memory."""
+    refused = await http.post("/sleep", json={"level": 2})
+    slept = await http.post("/sleep?level=2", json={})
+
+    assert refused.status_code == 400
+    assert "/sleep takes query parameters and no body (it has level, mode, model)" in refused.json()["error"]["message"]
+    assert slept.json() == {"is_sleeping": True}
+    assert engine.orders == [("sleep", 2, engine_core_pb2.PAUSE_MODE_KEEP)]
+
+
+async def test_a_model_that_is_not_served_is_not_found_also_beside_a_single_one(http, engine):
+    answers = [
+        await http.post("/sleep?model=other"),
+        await http.post("/reset_prefix_cache?model=other"),
+        await http.get("/is_paused?model=other"),
+        await http.get("/server_info?model=other"),
+        await http.get("/tokenizer_info?model=other"),
+    ]
+
+    assert [answer.status_code for answer in answers] == [404] * 5
+    assert [answer.json()["error"]["code"] for answer in answers] == ["model_not_found"] * 5
     assert engine.orders == []
 
 

@@ -131,6 +131,30 @@ async def test_a_response_that_is_deleted_before_it_is_cancelled_is_not_found(cl
         await client.responses.cancel(created.id)
 
 
+async def test_a_response_that_is_deleted_here_while_its_cancellation_is_saved_is_not_shown_as_running(
+    client, engine, monkeypatch
+):
+    """The deletion stops the job of the response; the cancellation, saved before, still has its answer."""
+    finish, has_saved, is_deleted = SqliteStore.finish, asyncio.Event(), asyncio.Event()
+
+    async def finish_slowly(store, stored):
+        present = await finish(store, stored)
+        has_saved.set()
+        await is_deleted.wait()
+        return present
+
+    monkeypatch.setattr(SqliteStore, "finish", finish_slowly)
+    engine.pause()
+    created = await client.responses.create(model="fake", input="hi", background=True)
+    cancelling = asyncio.create_task(client.responses.cancel(created.id))
+    await has_saved.wait()
+
+    await client.responses.delete(created.id)
+    is_deleted.set()
+
+    assert (await cancelling).status == "cancelled"
+
+
 async def test_a_background_response_shows_what_it_has_so_far_also_when_it_is_cancelled(client, engine):
     engine.pause()
     created = await client.responses.create(model="fake", input="hi", background=True)

@@ -18,7 +18,7 @@ NOW = 1_700_000_000.5
 
 def new_events(**fields):
     response = {"id": f"resp_{'0' * 32}", "status": "in_progress", "output": [], "usage": None, "error": None}
-    return ResponseEvents(response | {"incomplete_details": None, "completed_at": None}, lambda: NOW, **fields)
+    return ResponseEvents(response | {"tools": [], "incomplete_details": None, "completed_at": None}, lambda: NOW, **fields)
 
 
 def totals(reason="stop"):

@@ -282,7 +282,7 @@ async def test_an_abort_ends_a_request_of_this_api_and_no_other(http, engine):
         ({"stream_options": {"include_usage": True}}, "stream_options", "stream=True"),
         ({"features": {"mm_hashes": {}}}, "features", "features is not supported"),
         ({"content_parts": [{"type": "image_url"}]}, "content_parts", "content_parts is not supported"),
-        ({"kv_transfer_params": {"a": 1}}, "kv_transfer_params", "kv_transfer_params is not supported"),
+        ({"kv_transfer_params": {"a": 1}}, "kv_transfer_params", "kv_transfer_params needs an engine core with --kv-role"),
         ({"ec_transfer_params": {"a": 1}}, "ec_transfer_params", "ec_transfer_params is not supported"),
         ({"cache_salt": "a/b"}, "cache_salt", "cache_salt"),
         ({"cache_salt": ""}, "cache_salt", "at least 1 character"),

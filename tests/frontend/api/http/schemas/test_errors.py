@@ -80,6 +80,7 @@ WRONG_BODIES = (
     (COMPLETIONS, {"prompt": "hi", "logprobs": -2}, "logprobs", "logprobs must be non-negative or -1, got -2."),
     (COMPLETIONS, {"prompt": "hi", "suffix": "x"}, "suffix", "suffix is not currently supported"),
     (COMPLETIONS, {"prompt": "hi", "n": 2, "best_of": 1}, "best_of", "best_of must be greater than or equal to n"),
+    (COMPLETIONS, {"prompt": "hi", "best_of": 1025}, "best_of", "best_of must be at most 1024, got 1025."),
     (CHAT, {}, "messages", "messages: Field required"),
     (CHAT, {"messages": []}, "messages", "messages cannot be empty"),
     (CHAT, {"messages": [{"content": "x"}]}, "messages.0.role", "Field required"),

@@ -59,7 +59,6 @@ async def test_fields_beyond_openais_reach_the_engine(http, engine, path, body):
     [
         ("watermarking", True),
         ("logits_processors", ["my.processor"]),
-        ("kv_transfer_params", {"do_remote_decode": True}),
         ("ec_transfer_params", {"a": 1}),
     ],
 )

@@ -1,0 +1,159 @@
+"""Updates of the weights under load, of one or several ranks and engine cores, whose processes may die meanwhile.
+
+No request is lost, and each token of an output is that of the weights which the output names for it.
+"""
+
+import asyncio
+import os
+import signal
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.e2e.tiny_model import save_tiny_model
+from tests.lora_files import save_lora
+from tests.weight_files import save_weights, whole_model
+from tetrad import EngineArgs, LoRARequest, SamplingParams
+from tetrad.frontend.request.weight_versions import WeightVersionSpan
+from tetrad.library.async_llm import AsyncLLM
+from tetrad.services.direct.carrier import DirectCarrier
+from tetrad.stack.local_stack import LocalStack
+from tetrad.stack.one_process import OneProcessSettings, running
+
+LENGTH = 120
+# The tokenizer lacks a few ids of the vocabulary, which no prompt may have.
+GREEDY = SamplingParams(temperature=0.0, max_tokens=LENGTH, ignore_eos=True, allowed_token_ids=list(range(260)))
+TIMEOUT_S = 120
+NUM_REQUESTS = 6
+NUM_ADAPTED = 2
+MAX_MODEL_LEN = 256
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("own"))
+
+
+@pytest.fixture(scope="module")
+def weights(own, tmp_path_factory) -> Path:
+    return save_weights(own, tmp_path_factory.mktemp("new"), 2)
+
+
+@pytest.fixture(scope="module")
+def adapter(own, tmp_path_factory) -> LoRARequest:
+    reference = AutoModelForCausalLM.from_pretrained(own, dtype=torch.float32)
+    return LoRARequest("sql", 1, str(save_lora(tmp_path_factory.mktemp("adapter"), reference, "q_proj|down_proj", seed=5)))
+
+
+@pytest.fixture(scope="module")
+def models(own, weights, tmp_path_factory) -> dict[str, Path]:
+    """The models of each version."""
+    return {"default": own, "new": whole_model(own, weights, tmp_path_factory.mktemp("whole") / "new")}
+
+
+def prompt(number: int) -> list[int]:
+    return [7 + number, *range(20, 60), number]
+
+
+async def outputs(llm: AsyncLLM, adapter: LoRARequest, name: str) -> list:
+    async def one(number: int):
+        lora = adapter if number < NUM_ADAPTED else None
+        stream = llm.generate({"prompt_token_ids": prompt(number)}, GREEDY, f"{name}-{number}", lora_request=lora)
+        *_, last = [output async for output in stream]
+        return last.outputs[0]
+
+    async with asyncio.timeout(TIMEOUT_S):
+        return await asyncio.gather(*map(one, range(NUM_REQUESTS)))
+
+
+async def check_tokens(found: list, models: dict[str, Path], adapter: LoRARequest) -> None:
+    """Check each span of each output against a model that was started with the span's weights."""
+    for version, model in models.items():
+        worker = {"device": "cpu", "threads": 1, "kv_cache_memory_gib": 0.05}
+        engine_core = {"max_model_len": MAX_MODEL_LEN, "enable_lora": True}
+        settings = OneProcessSettings.of(str(model), "direct", worker=worker, engine_core=engine_core)
+        async with running(settings, DirectCarrier()) as llm:
+            for number, output in enumerate(found):
+                for span in output.weight_versions or (WeightVersionSpan("default", 0, LENGTH),):
+                    if span.version == version:
+                        lora = adapter if number < NUM_ADAPTED else None
+                        known = prompt(number) + output.token_ids[: span.start]
+                        params = GREEDY.clone()
+                        params.max_tokens = span.end - span.start
+                        stream = llm.generate({"prompt_token_ids": known}, params, f"{number}", lora_request=lora)
+                        *_, last = [each async for each in stream]
+                        assert list(last.outputs[0].token_ids) == output.token_ids[span.start : span.end], (number, span)
+
+
+@asynccontextmanager
+async def stack_of(model: Path, **sizes: int):
+    args = EngineArgs(
+        model=str(model),
+        device="cpu",
+        max_model_len=MAX_MODEL_LEN,
+        kv_cache_memory_gib=0.05,
+        threads=1,
+        enable_lora=True,
+        **sizes,
+    )
+    async with LocalStack(await asyncio.to_thread(args.stack_settings)) as stack:
+        await stack.start(timeout_s=TIMEOUT_S)
+        async with AsyncLLM.from_target(str(stack.directory)) as llm:
+            await llm.start()
+            yield stack, llm
+
+
+SIZES = [
+    pytest.param({}, id="one worker"),
+    pytest.param({"tensor_parallel_size": 2}, id="shards"),
+    pytest.param({"pipeline_parallel_size": 2}, id="stages", marks=pytest.mark.exhaustive),
+    pytest.param({"data_parallel_size": 2}, id="engine cores"),
+]
+
+
+FEW_SIZES = [SIZES[0], pytest.param({"tensor_parallel_size": 2}, id="shards", marks=pytest.mark.exhaustive)]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+async def test_each_token_is_of_the_weights_that_its_output_names(own, weights, adapter, models, sizes):
+    async with stack_of(own, **sizes) as (_, llm):
+        under_load = asyncio.create_task(outputs(llm, adapter, "load"))
+        await asyncio.sleep(0.1)
+        await llm.update_weights_from_disk(str(weights), "new")
+        found = await under_load
+        later = await outputs(llm, adapter, "later")
+
+        assert [len(output.token_ids) for output in found] == [LENGTH] * NUM_REQUESTS
+        assert any(len(output.weight_versions or ()) == 2 for output in found), "the update came too early or too late"
+        assert [[span.version for span in output.weight_versions] for output in later] == [["new"]] * NUM_REQUESTS
+    await check_tokens(found, models, adapter)
+    await check_tokens(later, models, adapter)
+
+
+@pytest.mark.parametrize("sizes", FEW_SIZES)
+@pytest.mark.parametrize("killed", ["worker", "engine-core"])
+async def test_an_update_survives_the_death_of_a_process_in_its_midst(own, weights, adapter, models, sizes, killed):
+    """The worker stands still when it gets the order, so the update is in its midst when the process dies."""
+    async with stack_of(own, **sizes) as (stack, llm):
+        under_load = asyncio.create_task(outputs(llm, adapter, "load"))
+        await asyncio.sleep(0.1)
+        await llm.start_weight_update()
+        await llm.update_weights({"update_info": {"path": str(weights)}})
+        worker = stack.pids()["worker"]
+        os.kill(worker, signal.SIGSTOP)
+        finishing = asyncio.create_task(llm.finish_weight_update("new"))
+        await asyncio.sleep(0.3)
+        os.kill(stack.pids()[killed], signal.SIGKILL)
+        if killed != "worker":
+            os.kill(worker, signal.SIGCONT)
+
+        async with asyncio.timeout(TIMEOUT_S):
+            await finishing
+        found, later = await under_load, await outputs(llm, adapter, "later")
+
+        assert await llm.get_weight_version() == "new"
+    await check_tokens(found, models, adapter)
+    await check_tokens(later, models, adapter)

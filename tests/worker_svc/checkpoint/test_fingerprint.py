@@ -1,0 +1,50 @@
+"""The fingerprint of a model: equal for equal keys and values only."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.e2e.tiny_model import save_tiny_model
+from tetrad.worker_svc.checkpoint.fingerprint import fingerprint
+from tetrad.worker_svc.core.device import LoadRequest, NewWeights
+
+
+@pytest.fixture
+def request_for(tmp_path):
+    def make(name: str, **changes) -> LoadRequest:
+        (tmp_path / name).mkdir()
+        return LoadRequest(name, save_tiny_model(tmp_path / name, **changes))
+
+    return make
+
+
+def test_copies_of_a_model_are_equal_wherever_they_are(request_for):
+    assert fingerprint(request_for("a"), (16,)) == fingerprint(request_for("b"), (16,))
+
+
+def test_another_layout_is_another_fingerprint(request_for):
+    assert fingerprint(request_for("a"), (16,)) != fingerprint(request_for("b"), (32,))
+
+
+def test_another_option_is_another_fingerprint(request_for):
+    request = request_for("a")
+    assert fingerprint(request, ()) != fingerprint(replace(request, quantization="int8"), ())
+
+
+def test_other_weights_in_files_of_the_same_size_are_another_fingerprint(request_for):
+    first, second = request_for("a"), request_for("b")
+    before = fingerprint(second, ())
+    weights = next(second.path.glob("*.safetensors"))
+    content = bytearray(weights.read_bytes())
+    content[-40_000:] = bytes(40_000)
+    weights.write_bytes(content)
+    assert fingerprint(first, ()) == before
+    assert fingerprint(second, ()) != before
+
+
+def test_a_model_with_the_weights_of_an_update_is_like_one_that_was_started_with_them(request_for):
+    first, second = request_for("a"), request_for("b")
+    (second.path / "model.safetensors").write_bytes(bytes(range(256)) * 400)
+    updated = replace(first, weights=NewWeights(str(second.path), "1"))
+
+    assert fingerprint(updated, ()) == fingerprint(second, ()) != fingerprint(first, ())
