@@ -338,7 +338,6 @@ def _led_by(
         settle_drafts=settle_drafts,
         processors=request.logits_processors,
         num_readers=num_reading_stages(config, ranks.stage.size) * ranks.shard.size,
-        embedding_size=config.embedding_size,
     )
     return HostModel(model.kv_cache_spec, size_bytes, make_runner, loras, decoder=model)
 

@@ -99,21 +99,14 @@ class LedModel:
         taps: keep the hidden states that a draft head reads, of the layers of the leader's stage.
         loras: the leader's part of the adapters; None: the model does not support adapters.
         num_readers: number of ranks, the first ones, whose layers read given rows.
-        embedding_size: the size of embeddings that may replace token ids; 0: not supported.
     """
 
     def __init__(
-        self,
-        model: Model[M],
-        ranks: RankChannels,
-        taps: StageTaps,
-        loras: LedLoras | None = None,
-        num_readers: int = 1,
-        embedding_size: int = 0,
+        self, model: Model[M], ranks: RankChannels, taps: StageTaps, loras: LedLoras | None = None, num_readers: int = 1
     ) -> None:
         self._model, self._ranks, self._taps, self._loras, self._num_readers = model, ranks, taps, loras, num_readers
         self.config, self.kv_cache_spec = model.config, model.kv_cache_spec
-        self.embedding_size = embedding_size
+        self.embedding_size = model.config.embedding_size
         self.attention = LedPages(model.attention)
 
     def forward(
@@ -174,7 +167,6 @@ def leading_runner(
     processors: Sequence[tuple[str, type]] = (),
     media: ModelMedia | None = None,
     num_readers: int = 1,
-    embedding_size: int = 0,
 ) -> Runner:
     """Return the runner of rank 0.
 
@@ -186,7 +178,7 @@ def leading_runner(
         loras: the leader's part of the adapters; None: the model does not support adapters.
         settle_drafts: settles the drafts in the leader's part; None: the model has no states.
         processors, media: see ModelRunner.
-        num_readers, embedding_size: see LedModel.
+        num_readers: see LedModel.
     """
 
     def make_cache(*args: object, **options: object) -> LedKvCache:
@@ -194,7 +186,7 @@ def leading_runner(
         cache.ranks = ranks
         return cache
 
-    led = LedModel(model, ranks, taps, loras, num_readers, embedding_size)
+    led = LedModel(model, ranks, taps, loras, num_readers)
     settle = None if settle_drafts is None else LedStates(settle_drafts, led.attention, ranks).settle_drafts
     options: dict[str, Any] = {"loras": loras, "settle_drafts": settle, "processors": processors, "media": media}
     if ranks.stage.size > 1:
