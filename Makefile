@@ -141,6 +141,10 @@ chaos-embeds: setup ## The same with 10 kills on a small model that generates an
 chaos-images: setup ## The same with kills, standstills and restarts for SECONDS (600) on a tiny model that reads images
 	$(CHAOS) --device images --kinds kill,freeze,restart --seconds $(SECONDS) $(ARGS)
 
+.PHONY: chaos-prefill
+chaos-prefill: setup ## The same with kills, standstills and restarts; an engine core computes prompts for another one
+	$(CHAOS) --device prefill --kinds kill,freeze,restart --seconds $(SECONDS) $(ARGS)
+
 .PHONY: chaos-ranks test-ranks test-kernels
 chaos-ranks: setup ## The same with kills and standstills on three ranks that compute one model: as shards, then as stages
 	$(CHAOS) --device ranks --kinds kill,freeze,restart --seconds $(SECONDS) $(ARGS)

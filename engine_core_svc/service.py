@@ -225,7 +225,13 @@ def _connector(settings: EngineCoreSettings, layout: KVCacheLayout, kv_events: K
     if settings.kv_role != "none":
         check_groups(layout.groups)
         connectors.append(
-            KvTransfers(instance_id, settings.kv_host_and_port, block_size=layout.block_size, lease_s=settings.kv_lease_s)
+            KvTransfers(
+                instance_id,
+                settings.kv_host_and_port,
+                block_size=layout.block_size,
+                max_kept_blocks=layout.num_blocks // 2,
+                lease_s=settings.kv_lease_s,
+            )
         )
     return ConnectorChain([*connectors, kv_events]) if connectors else kv_events
 

@@ -82,19 +82,29 @@ class InvalidRequest(TetradError, ValueError):
 
 
 class PromptTooLong(InvalidRequest):
-    """The prompt does not fit the model's context. Clients recognize the reason and the beginning of the message."""
+    """The prompt does not fit the model's context. Clients recognize the reason and the beginning of the message.
+
+    Attributes:
+        num_tokens: number of tokens that were requested; None: not counted, or the error came from another service.
+        max_model_len: the context's length, likewise.
+    """
 
     reason = "CONTEXT_LENGTH_EXCEEDED"
+    num_tokens: int | None = None
+    max_model_len: int | None = None
 
     @classmethod
     def of_tokens(cls, num_prompt_tokens: int, max_model_len: int, *, generates: bool = True, field: str) -> Self:
         """Return the error for a prompt of `num_prompt_tokens` tokens; `generates`: it leaves no room for one output token."""
         parts = f" ({num_prompt_tokens} in the prompt, at least 1 in the output)" if generates else ""
-        return cls(
+        num_tokens = num_prompt_tokens + generates
+        error = cls(
             f"This model's maximum context length is {max_model_len} tokens. However, you requested "
-            f"{num_prompt_tokens + generates} tokens{parts}. Please reduce the length of the prompt.",
+            f"{num_tokens} tokens{parts}. Please reduce the length of the prompt.",
             field=field,
         )
+        error.num_tokens, error.max_model_len = num_tokens, max_model_len
+        return error
 
 
 class UnsupportedArgument(InvalidRequest, NotImplementedError):

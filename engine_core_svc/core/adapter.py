@@ -43,6 +43,8 @@ class Adapter:
         is_pinned: whether it is never evicted.
         is_current: whether new requests use this version.
         was_resident: whether it was loaded before the worker was lost.
+        load_number: place of its last load among all loads; smaller is earlier.
+        num_crashes: number of workers that crashed while they loaded it, since it was loaded last.
         num_requests: number of its unfinished requests.
         num_admitted: number of its requests that are in the queue or run.
         num_let_in: number of requests that were admitted since it became active.
@@ -60,6 +62,8 @@ class Adapter:
     is_pinned: bool = False
     is_current: bool = True
     was_resident: bool = False
+    load_number: int = 0
+    num_crashes: int = 0
     num_requests: int = 0
     num_admitted: int = 0
     num_let_in: int = 0

@@ -25,6 +25,9 @@ from tetrad.services.log import get_logger
 
 log = get_logger()
 
+_CRASHES_TO_FAIL = 3
+"""Number of workers that crash while they load an adapter, after which it is not loaded again. Requests may have caused two of
+these crashes (see CrashIsolation)."""
 _MOST_RETRIES, _RETRY_S = 20, 1.0
 """Retries of a load, and seconds between them: together longer than it takes to notice that a worker is lost."""
 
@@ -122,12 +125,20 @@ class AdapterLoading:
     def worker_ready(self) -> None:
         """See LoraOrders. Operators get an error if this worker has no place for their adapter."""
         self._sleeps = False
+        for adapter in [each for each in self._registry.versions.values() if each.num_crashes >= _CRASHES_TO_FAIL]:
+            self._fail_crashing(adapter)
         self._adapters.worker_ready()
         for adapter in [each for each in self._registry.versions.values() if each.key in self._callers]:
             try:
                 self._adapters.want(adapter)
             except TetradError as error:
                 self._end_callers(adapter, error)
+
+    def _fail_crashing(self, adapter: Adapter) -> None:
+        """End the requests and orders that wait for an adapter, because workers have crashed while they loaded it."""
+        text = f"{adapter.num_crashes} workers died while they loaded it. Do not use it again."
+        log.error("lora.crashes", name=adapter.ref.name, path=adapter.ref.path, crashes=adapter.num_crashes)
+        self._end_load(adapter, _named(InternalError(text), adapter))
 
     def forget_worker(self) -> None:
         """See LoraOrders. Operators whose load was cancelled wait for the next worker."""

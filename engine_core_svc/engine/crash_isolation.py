@@ -3,14 +3,16 @@
 Called by the engine, on the event loop. A request that was in flight at two crashes of a worker, without 32 new tokens in
 between, is a suspect and runs alone. It is cleared when it produces a few tokens or ends, and returned for failure when the
 worker crashes again. If the crashed worker is another engine's, with experts of the model, a request of that engine may be the
-cause: then a suspect is returned only if it ran alone at the crash before, too. The engine decides which losses are crashes,
-and fails the request.
+cause: then a suspect is returned only if it ran alone at the crash before, too. A load of an adapter may be the cause, too:
+suspects start when there is none, and a crash during a load fails no request; several fail the adapter (adapter_loading.py).
+The engine decides which losses are crashes, and fails the request.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tetrad.engine_core_svc.core.adapter import Adapter
 from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 
@@ -45,10 +47,11 @@ class CrashIsolation:
         self._queue: deque[int] = deque()
         self._alone: int | None = None
         self._under_way: list[Request] = []
+        self._loading: Sequence[Adapter] = ()
 
     def note_loss(self) -> None:
-        """Remember the requests in flight on the lost worker; called before the scheduler forgets the worker."""
-        self._under_way = self._scheduler.states.in_flight
+        """Remember the requests in flight and the loads on the lost worker; called before the scheduler forgets the worker."""
+        self._under_way, self._loading = self._scheduler.states.in_flight, self._scheduler.adapters.loading
 
     def resolve_loss(self, *, crashed: bool, elsewhere: bool = False) -> list[Request]:
         """Count the last loss if it was a crash; return the requests that the caller must fail for it.
@@ -58,10 +61,12 @@ class CrashIsolation:
             elsewhere: whether the worker was that of another engine.
         """
         under_way = [request for request in self._under_way if not request.is_finished]
-        self._under_way = []
+        loading, self._under_way, self._loading = self._loading, [], ()
         if not crashed:
             return []
-        suspect_key = self._alone if self._is_suspect_running() else NO_REQUEST
+        for adapter in loading[:1]:  # the worker has not begun to load the others
+            adapter.num_crashes += not elsewhere
+        suspect_key = self._alone if self._is_suspect_running() and not loading else NO_REQUEST
         self._count_crash(under_way)
         most = CRASHES_ELSEWHERE_TO_FAIL if elsewhere else CRASHES_TO_FAIL
         to_fail = [each for each in under_way if each.key == suspect_key and self._records[each.key].num_crashes >= most]
@@ -80,7 +85,7 @@ class CrashIsolation:
             self._queue.popleft()
         if not self._queue:
             self._alone = None
-        elif num_in_flight:
+        elif num_in_flight or self._scheduler.adapters.loading:
             self._alone = NO_REQUEST
         else:
             self._alone = self._queue.popleft()

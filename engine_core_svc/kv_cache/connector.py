@@ -80,6 +80,9 @@ class KVConnector:
         """Return whether an ended request's blocks must be kept until TransferEvents.sent names it."""
         return False
 
+    def blocks_read(self, key: int) -> None:
+        """Note that the blocks of an ended request are not kept any more."""
+
     # --- statistics --------------------------------------------------------------------------------------------------
 
     def stats(self) -> ConnectorStats:
@@ -164,6 +167,11 @@ class ConnectorChain(KVConnector):
     def request_finished(self, request: Request, blocks: Sequence[int]) -> bool:
         """Return whether a connector keeps the blocks; connectors after that one are not called."""
         return any(each.request_finished(request, blocks) for each in self._connectors)
+
+    def blocks_read(self, key: int) -> None:
+        """Report it to all connectors."""
+        for each in self._connectors:
+            each.blocks_read(key)
 
     def stats(self) -> ConnectorStats:
         """Return the sums over all connectors."""

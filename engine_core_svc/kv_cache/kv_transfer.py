@@ -37,6 +37,7 @@ class KvTransfers(KVConnector):
         engine_id: instance id of this engine core.
         address: host and port of its worker for workers of other engine cores; a Unix socket (unix:/path) has port 0.
         block_size: tokens per block.
+        max_kept_blocks: maximum number of blocks in leases; the blocks of further requests are freed, and readers compute them.
         lease_s: seconds that blocks are kept without a read, and maximum duration of a receive.
         new_lease_id: returns a new name of a lease. It cannot be guessed: whoever knows it can read the blocks.
     """
@@ -47,11 +48,14 @@ class KvTransfers(KVConnector):
         address: tuple[str, int],
         *,
         block_size: int,
+        max_kept_blocks: int,
         lease_s: float,
         new_lease_id: Callable[[], int] = lambda: secrets.randbits(_LEASE_ID_BITS) | 1,
     ) -> None:
         self._engine_id, self._address = engine_id, address
         self._block_size, self._lease_s, self._new_lease_id = block_size, lease_s, new_lease_id
+        self._max_kept_blocks = max_kept_blocks
+        self._kept: dict[int, int] = {}  # key of a request -> number of its blocks in a lease
         self._leases: list[KvLease] = []
         self._receives: list[KvReceive] = []
 
@@ -89,6 +93,9 @@ class KvTransfers(KVConnector):
         num_blocks = min(request.num_prompt_tokens // self._block_size, len(request.block_hashes), len(blocks))
         if not request.transfer.keeps_blocks or request.status not in _KEPT_AFTER or not num_blocks:
             return False
+        if sum(self._kept.values()) + len(blocks) > self._max_kept_blocks:
+            return False
+        self._kept[request.key] = len(blocks)
         lease = KvLease(
             request.key,
             request.request_id,
@@ -109,6 +116,11 @@ class KvTransfers(KVConnector):
             plan.transfers = TransferOrders(self._receives, self._leases)
             self._receives, self._leases = [], []
 
+    def blocks_read(self, key: int) -> None:
+        """See KVConnector."""
+        self._kept.pop(key, None)
+
     def cleared(self) -> None:
-        """Forget the transfers that no plan has yet: their blocks are gone."""
+        """Forget all leases, and the transfers that no plan has yet: their blocks are gone."""
         self._receives, self._leases = [], []
+        self._kept.clear()

@@ -8,7 +8,7 @@ At most `max_cpu_loras` adapters are on the worker; the least recently used inac
 """
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tetrad.engine_core_svc.core.adapter import Adapter, LoraRef
@@ -34,6 +34,8 @@ class AdapterLimits:
 class NoAdapters:
     """The adapters of an engine that supports none."""
 
+    loading: Sequence[Adapter] = ()
+
     def bind(self, release: Callable[[Request], None], last_returned_step: Callable[[], int]) -> None:
         """Do nothing."""
 
@@ -47,7 +49,7 @@ class NoAdapters:
     def retreat(self, request: Request) -> None:
         """Do nothing: no request has an adapter."""
 
-    def prefer(self, adapter: Adapter | None) -> None:
+    def prefer(self, adapter: Adapter | None, *, holds_others: bool) -> None:
         """Do nothing: no request has an adapter."""
 
     def resolve(self, ref: LoraRef, *, resumed: bool = False) -> Adapter:  # noqa: ARG002 - of the interface
@@ -100,6 +102,7 @@ class Adapters:
         self._is_up = False
         self._awaits_room = False
         self._preferred = 0  # key of the adapter that gets the next place; 0: none
+        self._holds_others = False  # whether no other adapter gets a place
         self._release: Callable[[Request], None] = _nothing
         self._last_returned_step: Callable[[], int] = _nowhere
 
@@ -153,10 +156,21 @@ class Adapters:
         self._let_out(request.adapter)
         self._parked.add(request)
 
-    def prefer(self, adapter: Adapter | None) -> None:
-        """Give the next place to this adapter if requests wait for it, and until then none to others; None: to any."""
-        self._preferred = 0 if adapter is None else adapter.key
+    def prefer(self, adapter: Adapter | None, *, holds_others: bool) -> None:
+        """Give the next place to this adapter if requests wait for it, and until then none to others; None: there is none.
+
+        Args:
+            adapter: see above.
+            holds_others: whether other adapters get none afterwards, either, so that none is loaded beside an isolated request.
+        """
+        self._preferred, self._holds_others = 0 if adapter is None else adapter.key, holds_others
         self._fill()
+
+    @property
+    def loading(self) -> Sequence[Adapter]:
+        """The adapters that the worker is loading, one after the other, in this order."""
+        loading = [each for each in self.registry.versions.values() if each.is_loading]
+        return sorted(loading, key=lambda each: each.load_number)
 
     @property
     def running_names(self) -> list[str]:
@@ -203,6 +217,7 @@ class Adapters:
             for request in waiting:
                 request.block_hashes.clear()
         adapter.digest, adapter.is_loading, adapter.is_resident = digest, False, True
+        adapter.num_crashes = 0
         adapter.last_used = next(self._uses)
         if not changed:
             self._fill()
@@ -254,7 +269,7 @@ class Adapters:
     def _fill(self) -> None:
         """Give free places to the adapters whose requests have waited longest, and load those next in line."""
         self._awaits_room = False
-        if not (self._is_up and self._parked):
+        if not (self._is_up and self._parked) or (self._holds_others and self._preferred not in self._parked):
             return
         for key in [self._preferred] if self._preferred in self._parked else sorted(self._parked, key=self._parked.turn_of):
             adapter = self.registry.versions[key]
@@ -317,6 +332,7 @@ class Adapters:
 
     def _want(self, adapter: Adapter) -> None:
         adapter.is_loading, adapter.was_resident = True, False
+        adapter.load_number = next(self._uses)
         self.on_wanted(adapter)
 
     def _evict(self, adapter: Adapter) -> None:

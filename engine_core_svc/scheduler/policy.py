@@ -116,7 +116,7 @@ class RequestQueue(RequestSet):
         self._newest = 0
         self._last_behind = -math.inf  # the last place that was given to a further sequence
         self._lines: dict[CallId, _Line] = {}
-        # The first sequences that wait, in two heaps: of calls of which none was served, and further ones of other calls.
+        # The first sequences that wait, in two heaps: of calls that run none, and further ones of other calls.
         self._heads, self._further_heads = _Heap(), _Heap()
         self._passed: list[tuple[_Heap, Request]] = []
 
@@ -147,7 +147,7 @@ class RequestQueue(RequestSet):
         """Return the first request without removing it; None if there is none.
 
         Args:
-            further: whether it may be a further sequence of a call; otherwise no sequence of its call was served.
+            further: whether it may be of any call; otherwise of one that runs none, or has run none lately.
         """
         if self.only is not None:
             return None if self._passed else self._members.get(self.only)
@@ -157,12 +157,12 @@ class RequestQueue(RequestSet):
 
     def pass_over(self, first: Request) -> None:
         """Hide the request that `peek` has just returned, and all sequences of its call, until `look_again`."""
-        heap = self._further_heads if self._lines[first.call].place is None else self._heads
-        self._passed.append((heap, first))
-        for each in self._heaps if self.only is None else ():
+        for heap in self._heaps:
+            if self.only is not None or (heap and heap[0][1] == first.key):
+                self._passed.append((heap, first))
             # A head that was displaced by a preempted sequence, and has become the head again, is there twice.
-            while each and each[0][1] == first.key:
-                heapq.heappop(each)
+            while self.only is None and heap and heap[0][1] == first.key:
+                heapq.heappop(heap)
 
     def look_again(self) -> None:
         """Put the hidden requests back in their places."""
@@ -170,6 +170,12 @@ class RequestQueue(RequestSet):
             for heap, request in self._passed:
                 heapq.heappush(heap, (self._order.key(request), request.key))
         self._passed.clear()
+
+    def note_idle(self, call: CallId) -> None:
+        """Note that a call runs no sequence any more: its first waiting one is no further one."""
+        line = self._lines.get(call)
+        if line is not None and line.head is not None:
+            heapq.heappush(self._heads, (self._order.key(self._members[line.head]), line.head))
 
     @property
     def _heaps(self) -> tuple["_Heap", "_Heap"]:

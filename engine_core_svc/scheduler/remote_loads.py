@@ -76,6 +76,7 @@ class RemoteLoads:
                 self._ready(request)
         for key in events.sent:
             self._states.deferred_frees.note_sent(key)
+            self._kv_cache.connector.blocks_read(key)
 
     def forget_worker(self) -> None:
         """Forget all transfers and put their requests back into the queue: the worker is lost."""

@@ -149,7 +149,7 @@ class RequestStates:
         that gets the blocks overwrites everything that the earlier plan writes.
         """
         self.running.remove(request)
-        self.calls.stop(request)
+        self._stop(request)
         request.move_to(RequestStatus.PREEMPTED)
         self._kv_cache.release(self._kv_cache.blocks_of(request))
         self._media.stop(request)
@@ -169,7 +169,7 @@ class RequestStates:
         before = request.status
         if request.status is RequestStatus.RUNNING:
             self.running.remove(request)
-            self.calls.stop(request)
+            self._stop(request)
             self._removed_keys.append(request.key)
         elif request.status is RequestStatus.WAITING_FOR_GRAMMAR:
             self._waiting_for_grammar.remove(request)
@@ -187,6 +187,12 @@ class RequestStates:
         self._give_back(request)
         request.block_tables = []
         self._adapters.end(request, before)
+
+    def _stop(self, request: Request) -> None:
+        """Count a request as not running any more."""
+        self.calls.stop(request)
+        if not self.calls.num_running(request.call):
+            self.waiting.note_idle(request.call)
 
     def _give_back(self, request: Request) -> None:
         blocks = self._kv_cache.blocks_of(request)
@@ -223,7 +229,7 @@ class RequestStates:
         isolated = None if key is None else self.requests.get(key)
         if isolated is not None and isolated.status is RequestStatus.WAITING_FOR_LORA:
             self._await_adapters()
-        self._adapters.prefer(None if isolated is None else isolated.adapter)
+        self._adapters.prefer(None if isolated is None else isolated.adapter, holds_others=key is not None)
 
     def _await_adapters(self) -> None:
         """Let all queued requests wait for their adapters again."""

@@ -14,6 +14,7 @@ from tetrad.engine_core_svc.structured_output.constraint import Language, refusa
 from tetrad.engine_core_svc.structured_output.decimal_pattern import without_look_ahead
 from tetrad.engine_core_svc.structured_output.property_names import ANNOTATIONS, with_listed_names
 from tetrad.engine_core_svc.structured_output.text_formats import with_known_format
+from tetrad.engine_core_svc.structured_output.zod_patterns import without_zods_look_ahead
 
 DEFAULT_WHITESPACE = r" |\n {0,16}"
 """White space that models print between two tokens: at most one space, or one line break with an indentation."""
@@ -106,7 +107,7 @@ class _Changes:
         changed = with_known_format(with_listed_names(schema, self._root))
         kept = {key: value for key, value in changed.items() if not _is_ignored(key, value)}
         if isinstance(pattern := kept.get("pattern"), str):
-            kept["pattern"] = without_look_ahead(pattern)
+            kept["pattern"] = without_look_ahead(without_zods_look_ahead(pattern))
         return kept
 
     def behind(self, schema: dict[str, Any]) -> dict[str, Any]:

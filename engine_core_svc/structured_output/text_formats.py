@@ -1,10 +1,13 @@
 """Text formats: replaces values of `format` that llguidance does not know by equal keywords, where they have any.
 
-Pydantic and OpenAPI write them. A schema that has a pattern besides stays as it is, and is refused.
+Pydantic, OpenAPI and Zod write them. Zod has many of its own, each with a pattern that says what it means; for JSON Schema a
+format is a note, so the pattern alone decides.
 """
 
 from typing import Any
 
+# llguidance holds texts to these.
+_KNOWN = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"})
 # Any text has these: they tell a program how to show it, or what it names.
 _FREE = frozenset({"password", "binary", "path", "file-path", "directory-path"})
 _BASE64 = "^([{0}]{{4}})*([{0}]{{2}}==|[{0}]{{3}}=)?$"
@@ -24,7 +27,7 @@ def with_known_format(schema: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(name, str):
         return schema
     rest = {key: value for key, value in schema.items() if key != "format"}
-    if name in _FREE:
+    if name in _FREE or (name not in _KNOWN and isinstance(schema.get("pattern"), str)):
         return rest
     if name in _PATTERNS and "pattern" not in schema:
         return {**rest, "pattern": _PATTERNS[name]}

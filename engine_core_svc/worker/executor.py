@@ -118,7 +118,7 @@ class Executor:
         if self._moves_blocks and types_pb2.CAPABILITY_KV_TRANSFER not in announced:
             call.cancel()
             raise FailedPrecondition(
-                "kv-role needs workers that move KV blocks: one rank on the cpu or sim device, and a model without states."
+                "kv-role needs workers that move KV blocks: one rank, and a model without states and without a drafter."
             )
         log.info("worker.connected", instance_id=self.instance_id, contract_revision=first.ready.contract_revision)
         self._call = call

@@ -17,7 +17,7 @@ from tetrad.engine_core_svc.worker.rank_link import Info, RankLink, error_of
 from tetrad.engine_core_svc.worker.together import together
 from tetrad.services.errors import TetradError, Unavailable
 from tetrad.services.log import get_logger
-from tetrad.v1 import worker_pb2
+from tetrad.v1 import types_pb2, worker_pb2
 
 log = get_logger()
 
@@ -40,10 +40,18 @@ class WeightsLink:
         self.present = Weights()
 
     def meet(self, infos: Sequence[Info]) -> None:
-        """Adopt the finished update of the first leader that is met; do nothing later."""
-        if self._has_met:
-            return
-        self._has_met = True
+        """Adopt the finished update of the first leader that is met.
+
+        Raises Unavailable if workers are to load the weights of an update, and one is of a release that cannot.
+        """
+        if not self._has_met:
+            self._has_met = True
+            self._adopt(infos)
+        old = [info.version for info in infos if types_pb2.CAPABILITY_WEIGHT_UPDATE not in info.capabilities]
+        if self.present.path and old:
+            raise Unavailable(f"A worker of release {old[0]} cannot load the weights of the last update; upgrade it.")
+
+    def _adopt(self, infos: Sequence[Info]) -> None:
         sources = [info.model.weights for info in infos]
         leader = sources[0]
         digests = tuple(each.files_digest if each.update_id == leader.update_id else "" for each in sources)

@@ -118,6 +118,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
 def choose_format(formats: Sequence[Format], name: str, chat_template: str) -> Format | None:
     """Return the format with this name or alias; for "auto" the first that recognises the template, if any. None for "none".
 
+    Of several formats with one name, which models of one family use, the template chooses.
+
     Raises:
         InvalidRequest: there is no format with this name.
     """
@@ -126,10 +128,10 @@ def choose_format(formats: Sequence[Format], name: str, chat_template: str) -> F
     if name == "auto":
         return next((each for each in formats if each.recognises(chat_template)), None)
     # A format's own name wins: it may be an alias of another format in the other list.
-    by_name = {each.name: each for each in formats}
-    found = next((by_name[each] for each in (name, *ALIASES.get(name, ())) if each in by_name), None)
-    if found is None:
+    by_name = {each.name: each for each in reversed(formats)}
+    meant = next((each for each in (name, *ALIASES.get(name, ())) if each in by_name), None)
+    if meant is None:
         aliases = [alias for alias, meant in ALIASES.items() if alias not in by_name and not by_name.keys().isdisjoint(meant)]
         names = ", ".join(["auto", "none", *by_name, *aliases])
         raise InvalidRequest(f"There is no parser {name!r}. Known: {names}.")
-    return found
+    return next((each for each in formats if each.name == meant and each.recognises(chat_template)), by_name[meant])

@@ -6,7 +6,7 @@ among the healthy ones. A request contains all its state: any engine core can co
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from tetrad.frontend.engine.client import EngineClient
 from tetrad.frontend.engine.client_sequence import ActiveSequence
@@ -256,10 +256,19 @@ class EnginePool:
         return Placement(chosen.engine, num_held)
 
     def choose_producer(
-        self, token_ids: bytes, cache_salt: str, lora_name: str, features: tuple[MediaFeature, ...]
+        self,
+        token_ids: bytes,
+        cache_salt: str,
+        lora_name: str,
+        features: tuple[MediaFeature, ...],
+        avoided: Container[EngineClient] = (),
     ) -> EngineClient | None:
-        """Return a healthy engine core of the role producer for a prompt; None: there is none. Arguments: see `choose`."""
-        producers = [each for each in self._members if each.role is KvRole.PRODUCER and each.is_healthy]
+        """Return a healthy engine core of the role producer for a prompt; None: there is none, or only `avoided` ones.
+
+        Further arguments: see `choose`.
+        """
+        healthy = [each for each in self._members if each.role is KvRole.PRODUCER and each.is_healthy]
+        producers = [each for each in healthy if each.engine not in avoided]
         if not producers:
             return None
         return self._router.choose(producers, token_ids, cache_salt, lora_name, features).engine

@@ -46,9 +46,9 @@ class Prefill:
         self._num_expected = len(waiting)
         consumer.load.num_expected += self._num_expected
 
-    def expire_after(self, delay_s: float, error: TetradError) -> None:
-        """Fail with `error` in `delay_s` seconds, unless the phase has ended by then."""
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self.fail, error)
+    def expire_after(self, delay_s: float, expire: Callable[[], None]) -> None:
+        """Call `expire` in `delay_s` seconds, unless the phase has ended by then."""
+        self._timer = asyncio.get_running_loop().call_later(delay_s, expire)
 
     def finish(self, last: RichUpdate) -> None:
         """End the phase with the probe's last output."""

@@ -5,6 +5,7 @@ A dispatch: it sends a request first to an engine core with --kv-role producer, 
 prompt itself: nothing is lost, and the tokens are the same. Knows roles and the places of blocks; knows no texts.
 """
 
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -66,39 +67,63 @@ class PrefillFirst:
         self._pool, self._prefills, self._requests, self._metrics = pool, prefills, requests, metrics
         self._min_tokens, self._timeout_s = min_tokens, timeout_s
         self._direct = DirectDispatch()
+        # Producers that did not answer in time -> when the next prompt goes to them (monotonic clock). After an answer all do.
+        self._slow: dict[EngineClient, float] = {}
 
     def send(self, placement: Placement, active: Sequence[ActiveSequence]) -> None:
         """Send the sequences of one request; see Dispatch."""
-        first, consumer = active[0], placement.engine
+        first = active[0]
         producer = self._producer_of(first) if self._is_worthwhile(placement, first) else None
         if producer is None:
             self._direct.send(placement, active)
-            return
-        probe = probe_of(first, self._requests.new_handle(), producer)
-        prefill = Prefill(probe, producer, consumer, active, self._go_on, self._prefills.remove)
-        self._prefills.add(prefill)
-        for each in active:
-            self._requests.move(each.sequence, prefill)
-        error = Unavailable(f"The engine core at {producer.target} has not computed a prompt within {self._timeout_s:g} s.")
-        prefill.expire_after(self._timeout_s, error)
-        producer.add(probe)
+        elif first.sequence.max_tokens == 1 and first.most_bytes <= producer.max_message_bytes:
+            self._run_on(producer, active)
+        else:
+            self._begin(producer, placement.engine, active)
 
     def _is_worthwhile(self, placement: Placement, first: ActiveSequence) -> bool:
-        """Return whether a consumer runs the request, which can use blocks of others and does not have most of them."""
-        info, params = placement.engine.info, first.request.params
-        if info is None or info.kv_role is not KvRole.CONSUMER or first.embeds is not None:
+        """Return whether a consumer was chosen for the request, and much of its prompt is to be computed."""
+        info = placement.engine.info
+        if info is None or info.kv_role is not KvRole.CONSUMER:
             return False
         if first.message.HasField("data_parallel_rank") or first.message.HasField("kv_transfer"):
             return False  # the client itself says where the request runs
-        if params.prompt_logprobs is not None or params.skip_reading_prefix_cache:
+        if first.sequence.max_tokens > 1 and not _can_read_blocks(first):
             return False
         # The last token is computed in any case, for its logits.
         num_tokens = (len(first.sequence.prompt_token_ids) - 1) // info.block_size * info.block_size
         return num_tokens - placement.num_held_tokens >= max(self._min_tokens, info.block_size)
 
+    def _run_on(self, producer: EngineClient, active: Sequence[ActiveSequence]) -> None:
+        """Run a request wholly on a producer: a single token is a part of computing its prompt."""
+        for each in active:
+            self._requests.move(each.sequence, producer)
+            producer.add(each)
+
+    def _begin(self, producer: EngineClient, consumer: EngineClient, active: Sequence[ActiveSequence]) -> None:
+        """Begin the first phase of a request."""
+        probe = probe_of(active[0], self._requests.new_handle(), producer)
+        prefill = Prefill(probe, producer, consumer, active, self._go_on, self._prefills.remove)
+        self._prefills.add(prefill)
+        for each in active:
+            self._requests.move(each.sequence, prefill)
+        prefill.expire_after(self._timeout_s, lambda: self._give_up(prefill))
+        producer.add(probe)
+
     def _producer_of(self, first: ActiveSequence) -> EngineClient | None:
-        message = first.message
-        return self._pool.choose_producer(first.known_prompt, message.cache_salt, message.lora_request.name, first.features)
+        message, now = first.message, time.monotonic()
+        avoided = {engine for engine, until in self._slow.items() if until > now}
+        salt, lora_name = message.cache_salt, message.lora_request.name
+        chosen = self._pool.choose_producer(first.known_prompt, salt, lora_name, first.features, avoided)
+        if chosen is not None and chosen in self._slow:
+            self._slow[chosen] = now + self._timeout_s
+        return chosen
+
+    def _give_up(self, prefill: Prefill) -> None:
+        """End a first phase that takes too long; its producer gets no prompts for as long a time, and then one."""
+        target, limit_s = prefill.producer.target, self._timeout_s
+        self._slow[prefill.producer] = time.monotonic() + limit_s
+        prefill.fail(Unavailable(f"The engine core at {target} did not compute a prompt within {limit_s:g} s."))
 
     def _go_on(self, prefill: Prefill, waiting: list[ActiveSequence], result: RichUpdate | TetradError) -> None:
         """Send the sequences to a consumer, with the place of their prompt's blocks if the first phase has succeeded."""
@@ -111,6 +136,7 @@ class PrefillFirst:
             reason = str(result) if isinstance(result, TetradError) else f"it ended with {last.finish_reason}"
             log.info("request.not_prefilled", **fields, target=prefill.producer.target, reason=reason)
         else:
+            self._slow.pop(prefill.producer, None)
             request.prefilled = Prefilled(last.num_cached_tokens or 0, last.queued_time_s or 0.0, last.prefill_time_s or 0.0)
         try:
             consumer = self._consumer_of(prefill, waiting[0])
@@ -138,3 +164,9 @@ class PrefillFirst:
             active.message.ClearField("kv_transfer")
             active.num_message_bytes = size
         active.sequence.span.add_event("prefilled", {"num_remote_tokens": last.kv_transfer.remote_num_tokens})
+
+
+def _can_read_blocks(first: ActiveSequence) -> bool:
+    """Return whether the blocks of a request's prompt have names, and the request needs no results of each token of it."""
+    params = first.request.params
+    return first.embeds is None and params.prompt_logprobs is None and not params.skip_reading_prefix_cache

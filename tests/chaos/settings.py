@@ -77,6 +77,13 @@ def images_plan(seed: int, duration_s: float, **fields: Any) -> Plan:
     return model_plan(seed, duration_s, **{"settings": settings, "memory_growth": memory_growth} | requests | fields)
 
 
+def prefill_plan(seed: int, duration_s: float, **fields: Any) -> Plan:
+    """Return the plan of a run on two layers of SmolLM2's shape, with an engine core that computes prompts for another one."""
+    engine = {"load_format": "dummy", "hf_overrides": {"num_hidden_layers": 2}, "num_prefill_engines": 1}
+    settings = _stack(device="cpu", dtype="float32", threads=1, max_model_len=2048, num_gpu_blocks_override=256, **engine)
+    return model_plan(seed, duration_s, **{"settings": settings} | fields)
+
+
 def ranks_plan(seed: int, duration_s: float, **fields: Any) -> Plan:
     """Return the plan of a run on three ranks, with two layers of SmolLM2's shape and random weights."""
     return _ranks_plan(seed, duration_s, 2, {"tensor_parallel_size": 3}, fields)

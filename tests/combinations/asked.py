@@ -9,7 +9,7 @@ import grpc
 import httpx
 
 from tests.combinations import grpc_bodies
-from tests.combinations.compared import compared_body, merged_stream, without_names
+from tests.combinations.compared import compared_body, merged_message, merged_response, merged_stream, without_names
 from tetrad import BeamSearchParams, LoRARequest, SamplingParams
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.beam_search import beam_search
@@ -17,7 +17,7 @@ from tetrad.frontend.request.outputs import RequestOutput
 from tetrad.frontend.request.pooling import PoolingParams
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.request.sampling_params import RequestOutputKind
-from tetrad.services.errors import TetradError
+from tetrad.services.errors import Overloaded, TetradError
 from tetrad.v1 import inference_pb2_grpc
 
 
@@ -49,10 +49,13 @@ class LibraryCall:
         params = self.params.clone()
         if kind is not None:
             params.output_kind = kind
+        outputs: list[RequestOutput] = []
         try:
             stream = await client.llm.add_request(request_id, self.prompt, params, **self.options)
-            outputs = [output async for output in stream]
+            async for output in stream:
+                outputs.append(output)  # noqa: PERF401 - also before an error
         except TetradError as error:
+            assert not (outputs and isinstance(error, Overloaded)), error
             return type(error).__name__, str(error).replace(request_id, "ID")
         return self.compared(self.merged(outputs, params.output_kind))
 
@@ -170,14 +173,14 @@ class TurnCall:
     body: Mapping[str, Any]
 
     async def answer(self, client: Client, request_id: str, kind: RequestOutputKind | None = None) -> Any:
-        """Return the answer; with DELTA that of a stream, if its last event has all of it."""
-        if kind != RequestOutputKind.DELTA or self.path != "/v1/responses":
+        """Return the answer; with DELTA that of a stream."""
+        if kind != RequestOutputKind.DELTA:
             return without_names((await client.http.post(self.path, json=self.body)).json())
         async with client.http.stream("POST", self.path, json=dict(self.body) | {"stream": True}) as answer:
             if answer.status_code != 200:
                 return without_names(json.loads(await answer.aread()))
-            lines = [line async for line in answer.aiter_lines() if line.startswith("data: {")]
-        return without_names(json.loads(lines[-1].removeprefix("data: "))["response"])
+            events = [json.loads(line[6:]) async for line in answer.aiter_lines() if line.startswith("data: {")]
+        return without_names(merged_message(events) if self.path == "/v1/messages" else merged_response(events))
 
 
 def _positions(place: Any) -> Any:

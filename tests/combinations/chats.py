@@ -14,6 +14,9 @@ SCHEMA = {
     "required": ["name"],
     "additionalProperties": False,
 }
+_CALL = r'<tool_call>\n?\{"name": "look", "arguments": \{"name": "(Tom|ü)"\}\}</tool_call>'
+TURN = rf"(<think>[a-c]{{1,3}}</think>)?[a-c ]{{0,3}}({_CALL}){{0,2}}[a-c]?"
+"""Regular expression of a turn with reasoning, an answer and calls."""
 _NAMES = ("look", "find")
 _TAG = {
     "type": "structural_tag",
@@ -63,7 +66,7 @@ class Conversations:
                 "type": "allowed_tools",
                 "allowed_tools": {"mode": rng.choice(["auto", "required"]), "tools": [_named("find")]},
             }
-            free = ["none"] if is_constrained else ["auto", "none", "required", _named("look"), some]
+            free = ["none", "auto"] if is_constrained else ["auto", "none", "required", _named("look"), some]
             return fields | {"tool_choice": rng.choice(free)}
         if not is_constrained and rng.random() < 0.4:
             schema = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA, "strict": True}}

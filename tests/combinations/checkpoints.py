@@ -36,6 +36,7 @@ _LOOKUPS = (
 # A model that pools has one rank.
 _PREFILL_SIZES = (Sizes(2, prefill_cores=1), Sizes(3, prefill_cores=1), Sizes(3, prefill_cores=2))
 _SIZES = (Sizes(2, tokenizers=2), Sizes(shards=2), Sizes(stages=2), Sizes(2, stages=2))
+_SHARED = Sizes(2, shares_experts=True)
 
 
 @dataclass(frozen=True)
@@ -115,12 +116,12 @@ def _mtp(kind: str) -> Callable[[Path], Checkpoint]:
     return save
 
 
-def _family(name: str, modules: str) -> Callable[[Path], Checkpoint]:
+def _family(name: str, modules: str, sizes: tuple[Sizes, ...] = _SIZES) -> Callable[[Path], Checkpoint]:
     def save(directory: Path) -> Checkpoint:
         reference = save_family(directory, name)
         save_tokenizer(directory)
         save_lora(directory / "1", reference, modules, seed=1)
-        return Checkpoint(directory, _adapters(directory, 1), _LOOKUPS, num_groups=6)
+        return Checkpoint(directory, _adapters(directory, 1), _LOOKUPS, num_groups=6, sizes=sizes)
 
     return save
 
@@ -148,7 +149,7 @@ MAKERS: Mapping[str, Callable[[Path], Checkpoint]] = {
     "lfm2": _family("lfm2", "q_proj|v_proj"),
     "granite_hybrid": _family("granite_hybrid", "q_proj|o_proj"),
     "mamba2": _family("mamba2", "in_proj|out_proj"),
-    "gpt_oss": _family("gpt_oss", "q_proj|o_proj"),
+    "gpt_oss": _family("gpt_oss", "q_proj|o_proj", (*_SIZES, _SHARED, _SHARED)),
     "gemma3": _family("gemma3", "q_proj|down_proj"),
     "smolvlm": _vision("smolvlm"),
     "qwen3_5 with images": _vision("qwen3_5"),

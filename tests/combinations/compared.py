@@ -1,7 +1,7 @@
 """Answers in a form that may be compared: without times, ids and last digits of values."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -22,6 +22,51 @@ def without_names(value: Any) -> Any:
     if value.get("error"):
         return value["error"].get("message")
     return {name: without_names(each) for name, each in value.items() if name not in _NAMES and name != "usage"}
+
+
+def merged_response(events: Sequence[Mapping[str, Any]]) -> Any:
+    """Return what the events of a stream of /v1/responses make together: the last one has all of it, the deltas its texts."""
+    last = events[-1]
+    if last["type"] == "error":
+        return {"error": last}
+    texts: dict[tuple[int, int], str] = {}
+    for event in events:
+        if event["type"] in ("response.output_text.delta", "response.reasoning_text.delta"):
+            place = event["output_index"], event["content_index"]
+            texts[place] = texts.get(place, "") + event["delta"]
+        elif event["type"] == "response.function_call_arguments.delta":
+            texts[event["output_index"], 0] = texts.get((event["output_index"], 0), "") + event["delta"]
+    for (item, part), text in texts.items():
+        whole = last["response"]["output"][item]
+        found = whole["arguments"] if "arguments" in whole else whole["content"][part]["text"]
+        assert found == text, (found, text)
+    return last["response"]
+
+
+def merged_message(events: Sequence[Mapping[str, Any]]) -> Any:
+    """Return the message that the events of a stream of /v1/messages make together."""
+    message: dict[str, Any] = {}
+    arguments = ""
+    for event in events:
+        match event["type"]:
+            case "error":
+                return event
+            case "message_start":
+                message = event["message"]
+            case "content_block_start":
+                assert event["index"] == len(message["content"])
+                message["content"].append(event["content_block"])
+                arguments = ""
+            case "content_block_delta":
+                block, delta = message["content"][event["index"]], event["delta"]
+                for name in {"text", "thinking"} & delta.keys():
+                    block[name] += delta[name]
+                arguments += delta.get("partial_json", "")
+            case "content_block_stop" if message["content"][-1]["type"] == "tool_use":
+                message["content"][-1]["input"] = json.loads(arguments or "{}")
+            case "message_delta":
+                message |= event["delta"]
+    return message
 
 
 async def merged_stream(lines: AsyncIterator[str]) -> dict[str, Any]:

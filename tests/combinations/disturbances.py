@@ -7,7 +7,8 @@ from tests.combinations.asked import Client
 from tests.combinations.drawing import Drawing
 from tests.combinations.leavers import Leavers
 from tests.combinations.stack import Stack
-from tetrad.services.errors import TetradError, Unavailable
+from tetrad.frontend.engine.admin_client import PauseMode
+from tetrad.services.errors import TetradError, Unavailable, Unsupported
 
 NUM_REQUESTS = 16
 """Of the crowd."""
@@ -27,7 +28,7 @@ class Disturbances:
     async def run(self, count: int) -> None:
         """Disturb so many times."""
         ways = [self._reset, self._pause, self._sleep, self._kill, self._adapters, self._refused, self._cancelled, self._abort]
-        ways += [self._leavers.leave, self._leavers.be_late]
+        ways += [self._leavers.leave, self._leavers.be_late, self._update_weights]
         for _ in range(count):
             await asyncio.sleep(self._rng.choice([0, 0.02, 0.1]))
             way = self._rng.choice(ways)
@@ -46,7 +47,10 @@ class Disturbances:
 
     async def _pause(self) -> None:
         admin = self._client.llm.engine_admin
-        await admin.pause(self._rng.choice(["keep", "wait"]), clear_cache=self._rng.random() < 0.5)
+        mode: PauseMode = self._rng.choice(["keep", "keep", "wait", "wait", "abort"])
+        if mode == "abort":
+            self.aborted.update(range(NUM_REQUESTS))
+        await admin.pause(mode, clear_cache=self._rng.random() < 0.5)
         await asyncio.sleep(0.03)
         await admin.resume()
 
@@ -59,6 +63,13 @@ class Disturbances:
             await admin.wake_up(["weights"])
         await admin.wake_up()
         self.open.set()
+
+    async def _update_weights(self) -> None:
+        """By the same weights: answers do not change, but everything is computed again."""
+        try:
+            await self._client.llm.engine_admin.weights.reload()
+        except Unsupported as error:  # experts that several engines share
+            self.log.append(str(error))
 
     async def _kill(self) -> None:
         if sum(each.startswith("_kill") for each in self.log) < 3:
@@ -77,7 +88,7 @@ class Disturbances:
     async def _refused(self) -> None:
         body = {"model": "base", "prompt": "abc", "max_tokens": 4, "temperature": 3}
         answer = await self._client.http.post("/v1/completions", json=body)
-        assert answer.status_code == 400, answer.text
+        assert answer.status_code in (400, 429), answer.text
 
     async def _abort(self) -> None:
         """End some requests of the crowd: they have the first tokens of their answers."""

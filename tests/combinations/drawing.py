@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tests.combinations.asked import Asked, BeamCall, BodyCall, LibraryCall, PoolingCall, TurnCall
-from tests.combinations.chats import SCHEMA, Conversations
+from tests.combinations.chats import SCHEMA, TURN, Conversations
 from tests.combinations.checkpoints import Checkpoint
 from tests.combinations.dialogues import DialogueCall
 from tests.toy_tokenizer import EOS_IDS
@@ -18,6 +18,8 @@ from tetrad.frontend.request.sampling_params import RepetitionDetection
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 
 MAX_TOKENS = 24
+LONGEST_TURN = 120
+"""Tokens of a turn with two calls."""
 LONGEST_PROMPT = 70
 MOST_IDS = 200
 NUM_IDS = 268
@@ -28,6 +30,8 @@ CONSTRAINTS: Sequence[Mapping[str, Any]] = (
     {"json": SCHEMA},
     {"grammar": 'start: "x" | "y" start'},
     {"regex": "(ab)*", "start_after_token_ids": [37]},
+    {"regex": TURN},
+    {"regex": TURN},
 )
 _Draw = Callable[[random.Random], Any]
 
@@ -153,6 +157,8 @@ class Drawing:
         body = self._fields({name: draw for name, draw in _FIELDS.items() if name != "logprobs"})
         if rng.random() < 0.4:
             body |= {"logprobs": True, "top_logprobs": rng.choice([0, 2, 20])}
+        if body.get("structured_outputs") == {"regex": TURN}:
+            body["max_tokens"] = LONGEST_TURN
         messages = self._conversations.messages()
         body |= {"model": self._model_name(), "messages": messages, "return_token_ids": True}
         body |= self._conversations.fields(is_constrained="structured_outputs" in body) | self._conversations.manner(messages)

@@ -13,7 +13,7 @@ from tests.combinations.drawing import Drawing
 from tetrad.frontend.request.deadlines import deadline_after
 from tetrad.services.errors import TetradError
 
-_STATUSES = {200, 400, 404, 503, 504}
+_STATUSES = {200, 400, 404, 429, 503, 504}
 
 
 class Leavers:

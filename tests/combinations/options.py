@@ -45,6 +45,7 @@ def draw_options(rng: random.Random, checkpoint: Checkpoint, parser: str) -> Opt
         "max_decode_slowdown": [0, 1.0, 1.5],
         "max_loras": [1, 2],
         "max_cpu_loras": [None, 2],
+        "max_num_queued_reqs": [None, None, 4],
     }
     fields = {name: rng.choice(values) for name, values in choices.items()}
     if rng.random() < 0.1:
@@ -56,7 +57,13 @@ def draw_options(rng: random.Random, checkpoint: Checkpoint, parser: str) -> Opt
         fields["enable_prefix_caching"] = True  # blocks are found by their content
     if not sizes.prefill_cores and checkpoint.speculative_configs and rng.random() < 0.6:
         fields["speculative_config"] = json.dumps(rng.choice(checkpoint.speculative_configs))
-    frontend = {"stream_interval": rng.choice([1, 1, 5]), "reasoning_parser": parser, "min_remote_prefill_tokens": 1}
+    frontend = {
+        "stream_interval": rng.choice([1, 1, 5]),
+        "reasoning_parser": parser,
+        "max_num_requests": rng.choice([0, 0, 12]),
+        "prefix_affinity": rng.choice([0.0, 16.0]),
+        "min_remote_prefill_tokens": 1,
+    }
     if "eagle3" in fields.get("speculative_config", ""):
         return Options(_given(fields), {}, frontend, sizes)  # torch runs it, which has float32 alone
     worker = {"kv_cache_dtype": rng.choice(checkpoint.kv_cache_dtypes)}

@@ -31,6 +31,7 @@ class Sizes:
         prefill_cores: number of them, the last ones, that compute prompts for the others.
         shards, stages: of the model, on one worker each.
         tokenizers: of the frontend; engine cores ask the first one.
+        shares_experts: whether each worker has a part of the experts, for all of them.
     """
 
     engine_cores: int = 1
@@ -38,6 +39,7 @@ class Sizes:
     shards: int = 1
     stages: int = 1
     tokenizers: int = 1
+    shares_experts: bool = False
 
 
 ONE_OF_EACH = Sizes()
@@ -93,15 +95,23 @@ async def running_stack(
     tokenizers = tuple(f"unix:{directory}/tokenizer-{number}" for number in range(sizes.tokenizers))
     workers = [[f"unix:{directory}/worker-{core}-{rank}" for rank in range(num_ranks)] for core in cores]
     engine_cores = tuple(f"unix:{directory}/engine-core-{core}" for core in cores)
-    groups = {"tensor_parallel_size": sizes.shards, "pipeline_parallel_size": sizes.stages}
+    groups: dict[str, Any] = {"tensor_parallel_size": sizes.shards, "pipeline_parallel_size": sizes.stages}
+    groups["enable_expert_parallel"] = sizes.shares_experts
+    experts = tuple(f"unix:{directory}/experts-{core}" for core in cores) if sizes.shares_experts else ()
     of_core = _COMMON | {"model": str(model), "tokenizer_targets": tokenizers[:1]} | groups | dict(engine_core)
     roles = ["consumer"] * (sizes.engine_cores - sizes.prefill_cores) + ["producer"] * sizes.prefill_cores
     of_worker = _COMMON | {"device": "cpu", "threads": 1} | dict(worker)
     stack_of = [
         [Service(serve_tokenizer, TokenizerSettings(**_COMMON, model=str(model), listen=each), carrier) for each in tokenizers],
         [
-            Service(serve_worker, WorkerSettings(**of_worker, listen=listen, rank=rank), carrier)
-            for group in workers
+            Service(
+                serve_worker,
+                WorkerSettings(
+                    **of_worker, listen=listen, rank=rank, expert_targets=experts, expert_index=core if experts else 0
+                ),
+                carrier,
+            )
+            for core, group in enumerate(workers)
             for rank, listen in enumerate(group)
         ],
         [

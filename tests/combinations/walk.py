@@ -16,6 +16,8 @@ from tetrad.frontend.request.sampling_params import RequestOutputKind
 
 CHANGE_VALUES = ("kv_cache_dtype", "cpu_kernels")
 """Settings of a worker that may change the last digits, and so tokens: they are the same alone."""
+REFUSALS = ("The engine sleeps", "unfinished requests; at most", "requests are waiting, the most")
+"""Of requests that are sent again: the engine has fallen asleep, or has enough of them."""
 
 
 @dataclass
@@ -82,8 +84,7 @@ class Walk:
                 while True:
                     await disturbances.open.wait()
                     answer = await call.answer(client, request_id, kind)
-                    # Between its call and the engine core, a request may meet an engine that has fallen asleep.
-                    if "The engine sleeps" not in str(answer):
+                    if not any(text in str(answer) for text in REFUSALS):
                         return answer
                     await asyncio.sleep(0.02)
 

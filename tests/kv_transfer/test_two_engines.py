@@ -195,6 +195,20 @@ async def test_the_sequences_of_a_call_compute_the_prompt_if_their_transfer_fail
         assert [second.tokens[handle] for handle in (1, 2, 3)] == [wanted] * 3
 
 
+async def test_blocks_for_others_take_at_most_half_of_the_cache(tmp_path, model):
+    async with pair(tmp_path, model, num_gpu_blocks_override=30, max_model_len=200, kv_lease_s=3600) as (producer, consumer):
+        first, second = await producer.client(), await consumer.client()
+        kept = []
+        for handle in range(1, 4):
+            keeps = types_pb2.KvTransferParams(do_remote_decode=True)
+            first.add(handle, [handle, *PROMPT], sampling_params=params(max_tokens=1), kv_transfer=keeps)
+            await first.until_finished(handle)
+            kept.append(first.finished[handle].HasField("kv_transfer"))
+        assert kept == [True, True, False]
+        await decode(second, 1, [1, *PROMPT], first.finished[1].kv_transfer)
+        await prefill(first, 4, [4, *PROMPT])
+
+
 async def test_aborted_requests_leave_no_blocks_behind(tmp_path, model):
     async with pair(tmp_path, model, kv_lease_s=3600) as (producer, consumer):
         first, second = await producer.client(), await consumer.client()

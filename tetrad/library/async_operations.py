@@ -52,7 +52,7 @@ class AsyncOperations:
         """Do nothing: images are kept by their content or uuid, and the least recently used leave first."""
 
     async def reset_encoder_cache(self) -> None:
-        """Do nothing: the key of an embedding is its image, and weights do not change while images are kept."""
+        """Do nothing: the key of an embedding is its image, and an update of the weights forgets all embeddings."""
 
     @takes(delay_iterations=NO_DELAY, max_iterations=NO_END)
     async def start_profile(self, profile_prefix: str | None = None) -> None:

@@ -3,17 +3,26 @@
 weight_operations.py has the same methods for blocking programs.
 """
 
+import asyncio
+import functools
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any, Literal
 
 from tetrad.frontend.engine.admin_client import PauseMode, mode_of
 from tetrad.frontend.engine.weights_client import WeightsClient
 from tetrad.frontend.llm.async_llm import AsyncLLM as Frontend
+from tetrad.library.weight_files import NamedTensors, WeightFiles
 from tetrad.services.errors import InvalidRequest
 
 
 class AsyncWeightOperations:
     """The methods of AsyncLLM. See WeightOperations."""
+
+    @functools.cached_property
+    def weight_files(self) -> WeightFiles:
+        """The files of the last update with tensors."""
+        return WeightFiles()
 
     async def start(self) -> Frontend:
         """See AsyncOperations."""
@@ -24,6 +33,14 @@ class AsyncWeightOperations:
     ) -> str:
         """Replace the weights by those of another checkpoint; return their name. See LLM.update_weights_from_disk."""
         return await (await self._weights()).update(model_path, weight_version, mode_of(mode))
+
+    async def update_weights_from_tensors(
+        self, named_tensors: NamedTensors, weight_version: str | None = None, mode: PauseMode = "keep"
+    ) -> str:
+        """Replace the weights by tensors of this program; return their name. See LLM.update_weights_from_tensors."""
+        with ExitStack() as stack:
+            path = await asyncio.to_thread(stack.enter_context, self.weight_files.written(named_tensors))
+            return await self.update_weights_from_disk(path, weight_version, mode)
 
     async def init_weight_transfer_engine(self, request: object) -> None:
         """Choose how weights reach the workers. See LLM.init_weight_transfer_engine."""

@@ -49,7 +49,7 @@ class Operations:
         """Do nothing: images are kept by their content or uuid, and the least recently used leave first."""
 
     def reset_encoder_cache(self) -> None:
-        """Do nothing: the key of an embedding is its image, and weights do not change while images are kept."""
+        """Do nothing: the key of an embedding is its image, and an update of the weights forgets all embeddings."""
 
     def sleep(self, level: int = 1, mode: PauseMode = "keep") -> None:
         """Release the memory of the device until `wake_up`; requests in the meantime are refused.

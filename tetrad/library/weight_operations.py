@@ -8,6 +8,7 @@ from tetrad.frontend.engine.admin_client import PauseMode, mode_of
 from tetrad.frontend.engine.weights_client import WeightsClient
 from tetrad.library.async_weight_operations import field_of
 from tetrad.library.running_llm import RunningLLM
+from tetrad.library.weight_files import NamedTensors
 
 
 class WeightOperations:
@@ -33,6 +34,24 @@ class WeightOperations:
             Unavailable: an engine core or a worker was lost, and did not come back.
         """
         return self._running.run(self._weights.update(model_path, weight_version, mode_of(mode)))
+
+    def update_weights_from_tensors(
+        self, named_tensors: NamedTensors, weight_version: str | None = None, mode: PauseMode = "keep"
+    ) -> str:
+        """Replace the weights by tensors of this program; return their name. The workers must be on this machine.
+
+        The tensors are written to a temporary directory, which stays until the next update with tensors or the end of this
+        object.
+
+        Args:
+            named_tensors: all tensors of the model, by the names of its files: pairs of names and torch tensors, or a mapping.
+            weight_version, mode: see `update_weights_from_disk`.
+
+        Errors: see `update_weights_from_disk`; InvalidRequest for something other than torch tensors.
+        """
+        files = self._running.llm.weight_files
+        with files.written(named_tensors) as path:
+            return self.update_weights_from_disk(path, weight_version, mode)
 
     def init_weight_transfer_engine(self, request: object) -> None:
         """Choose how weights reach the workers: `init_info` of the request may name the backend "disk" alone, and is optional.

@@ -9,7 +9,7 @@ import hashlib
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from tetrad.services.errors import ModelError, NotFound
 from tetrad.services.hub.model_files import resolve_model
-from tetrad.services.models.model_directory import MAX_TEXT_BYTES
+from tetrad.services.models.model_directory import MAX_TEXT_BYTES, find_model_file
 from tetrad.worker_svc.checkpoint.directory import weight_files
 from tetrad.worker_svc.checkpoint.model_config import apply_overrides, read_model_config
 from tetrad.worker_svc.checkpoint.safetensors_file import SafetensorsFile
@@ -123,20 +123,23 @@ def _keep_draft_layers(served: LoadRequest, new: Path, path: Path) -> None:
 def _copy_others(own: Path, made: Path) -> None:
     """Copy the small files of a model, and link the weights of its folders, such as those of further dense layers."""
     for entry in own.iterdir():
-        if entry.is_dir() and not entry.name.startswith("."):
+        if entry.is_dir() and not entry.is_symlink() and not entry.name.startswith("."):
             (made / entry.name).mkdir()
             for file in entry.iterdir():
-                if file.is_file():
-                    (made / entry.name / file.name).symlink_to(file.resolve()) if _is_weight(file) else _copy(
-                        file, made / entry.name
-                    )
-        elif entry.is_file() and not _is_weight(entry):
+                if _is_weight(file) and file.is_file():
+                    (made / entry.name / file.name).symlink_to(file.resolve())
+                else:
+                    _copy(file, made / entry.name)
+        elif not _is_weight(entry):
             _copy(entry, made)
 
 
 def _copy(file: Path, folder: Path) -> None:
-    if file.stat().st_size <= MAX_TEXT_BYTES:
-        shutil.copyfile(file, folder / file.name)
+    """Copy a file that loaders of the model's directory may read; a link that leads out of the directory is left out."""
+    with suppress(ModelError):
+        found = find_model_file(file.parent, file.name)
+        if found is not None and found.stat().st_size <= MAX_TEXT_BYTES:
+            shutil.copyfile(found, folder / file.name)
 
 
 def _is_weight(path: Path) -> bool:

@@ -21,6 +21,7 @@ from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.plan import Ints, ModelRunnerOutput, SchedulerOutput, finished
 from tetrad.worker_svc.core.request_table import RequestTable, ScheduledRows
 from tetrad.worker_svc.core.step_inputs import StepRows, order_rows
+from tetrad.worker_svc.cuda.block_contents import DeviceBlockContents
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.interface import DeviceModel
 from tetrad.worker_svc.cuda.loras import DeviceLoras
@@ -137,6 +138,12 @@ class CudaModelRunner:
         Graphs record what `see` queues: it must write to fixed places.
         """
         self._passes.see = see
+
+    @property
+    def block_contents(self) -> DeviceBlockContents | None:
+        """See SharesBlocks."""
+        layers = self._kv_cache.layers_to_move
+        return DeviceBlockContents(layers, self.accelerator) if layers else None
 
     @property
     def num_requests(self) -> int:

@@ -8,7 +8,7 @@ its content is never used, but it must be finite, because padded pages refer to 
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,7 +18,6 @@ import torch
 from tetrad.services.errors import FailedPrecondition
 from tetrad.worker_svc.core.device import KvGroup
 from tetrad.worker_svc.core.plan import Ints, SchedulerOutput
-from tetrad.worker_svc.kv_cache.block_contents import HostBlockContents
 from tetrad.worker_svc.kv_cache.layer_groups import LayerGroup
 from tetrad.worker_svc.kv_cache.swap_pool import SwapPool
 
@@ -158,10 +157,9 @@ class KvCache:
         return self.num_blocks * self.spec.block_size_bytes(self.block_size)
 
     @property
-    def contents(self) -> HostBlockContents | None:
-        """The content of the blocks for other workers; None: they are in a device's memory, or layers have states."""
-        is_in_host = self._device.type == "cpu"
-        return HostBlockContents(self._bytes) if is_in_host and not self.spec.state_size else None
+    def layers_to_move(self) -> Sequence[torch.Tensor]:
+        """The layers as bytes, [num_blocks, bytes] each, for transfers of blocks; empty: layers with states are not moved."""
+        return () if self.spec.state_size else self._bytes
 
     def move(self, plan: SchedulerOutput) -> None:
         """Copy blocks between tiers as a plan says, before its step; blocks are swapped out first, as the contract requires."""

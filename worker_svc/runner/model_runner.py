@@ -140,7 +140,8 @@ class ModelRunner(Generic[M]):
     @property
     def block_contents(self) -> HostBlockContents | None:
         """See SharesBlocks."""
-        return self._kv_cache.contents
+        layers = self._kv_cache.layers_to_move
+        return HostBlockContents(layers) if layers else None
 
     @property
     def num_requests(self) -> int:

@@ -64,6 +64,14 @@ HUNYUAN_A13B = ThinkFormat(
 """Hunyuan A13B: tags around the answer; `enable_thinking: false` makes the prompt close the reasoning."""
 HY_V3 = ThinkFormat("hy_v3", "<tool_sep>", ended_by=("<tool_calls>",), keeps_special_tokens=True)
 """Hunyuan 3: the prompt opens <think>, or closes it with `reasoning_effort: no_think`."""
+HY_V3_SUFFIXED = ThinkFormat(
+    "hy_v3",
+    "<tool_sep:opensource>",
+    ended_by=("<tool_calls:opensource>",),
+    keeps_special_tokens=True,
+    marks=Marks("<think:opensource>", "</think:opensource>"),
+)
+"""The released models of Hunyuan 3: a suffix in every mark."""
 KIMI_K2 = ThinkFormat(
     "kimi_k2",
     "<|im_assistant|>",
@@ -133,6 +141,7 @@ THINK_FORMATS = (
     GLM45,
     HUNYUAN_A13B,
     HY_V3,
+    HY_V3_SUFFIXED,
     KIMI_K2,
     KIMI_K3,
     MINIMAX_M2,

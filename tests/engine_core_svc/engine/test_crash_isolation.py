@@ -213,6 +213,7 @@ class LoraBench:
         self.suspects.choose(len(self.bench.in_flight))
         while self.wanted:
             self.adapters.loaded(self.wanted.pop(0), b"digest")
+            self.suspects.choose(len(self.bench.in_flight))
         return plan(self.bench, self.suspects)
 
     def step(self):
@@ -245,6 +246,42 @@ def test_a_suspect_gets_the_place_of_an_adapter_that_was_awaited_before(make_ben
 
     assert alone == [{suspect.key}] * TOKENS_TO_CLEAR
     assert after_loss == [{older.key}] * 3
+
+
+def test_no_adapter_is_loaded_beside_a_suspect(make_bench):
+    lora = LoraBench(make_bench, max_loras=1, max_cpu_loras=2)
+    suspect = lora.bench.add(10, max_tokens=50)
+    lora.lose_worker()
+    lora.lose_worker()
+    alone = [lora.step()]
+    other = lora.add(1, max_tokens=5)
+    wanted = list(lora.wanted)
+
+    alone += [lora.step() for _ in range(TOKENS_TO_CLEAR - 1)]
+
+    assert wanted == []
+    assert alone == [{suspect.key}] * TOKENS_TO_CLEAR
+    assert other.key in lora.step()
+
+
+def test_a_crash_while_an_adapter_is_loaded_fails_no_suspect(make_bench):
+    """The load may have caused it. The next crash of the suspect alone fails it."""
+    lora = LoraBench(make_bench, max_loras=1, max_cpu_loras=2)
+    suspect = lora.bench.add(10, max_tokens=50)
+    lora.lose_worker()
+    lora.lose_worker()
+    lora.plan()
+    lora.adapters.want(lora.adapters.resolve(ref(1)))
+    [loading] = lora.wanted
+
+    spared = lose_worker(lora.bench, lora.suspects)
+    lora.wanted.clear()
+    num_crashes = loading.num_crashes
+    lora.adapters.worker_ready()
+    lora.plan()
+
+    assert (spared, num_crashes, loading.num_crashes) == ([], 1, 0)
+    assert lose_worker(lora.bench, lora.suspects) == [suspect.key]
 
 
 def test_a_suspect_keeps_its_place_on_the_next_worker(make_bench):

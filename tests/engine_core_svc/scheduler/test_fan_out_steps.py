@@ -150,6 +150,17 @@ def test_a_new_call_does_not_wait_behind_many_calls_that_have_their_rows(make_be
     assert new.key in bench.step()
 
 
+def test_a_call_whose_first_row_has_ended_does_not_wait_behind_many_that_have_theirs(make_bench):
+    bench = make_bench(max_num_seqs=256, fan_outs=MeasuringFanOutThrottle(1.5, lambda: 0.0))
+    for number in range(1, 201):
+        fan_out(bench, number, 4, max_tokens=100)
+    first, second = (bench.add(3, call=201, max_tokens=max_tokens) for max_tokens in (5, 100))
+    while not first.is_finished:
+        bench.step()
+
+    assert second.key in bench.step()
+
+
 def test_clients_that_are_about_to_send_their_next_request_count_for_a_second(make_bench):
     device = Device(0.1, 0.004)
     bench = make_bench(max_num_seqs=256, fan_outs=MeasuringFanOutThrottle(1.5, device.clock))

@@ -38,6 +38,16 @@ async def test_steps_beyond_the_capacity_are_merged_request_by_request():
     ]
 
 
+async def test_steps_of_different_weights_are_not_merged():
+    outbox, request = Outbox(capacity=1), a_request(1)
+    for step_id, version in enumerate(["v1", "v1", "v2", "v2"]):
+        outbox.put(StepOutputs(step_id, [EngineCoreOutput(request, [step_id])], weight_version=version))
+
+    merged = [await outbox.get() for _ in range(len(outbox))]
+
+    assert [(step.weight_version, step.outputs[0].new_token_ids) for step in merged] == [("v1", [0, 1]), ("v2", [2, 3])]
+
+
 async def test_a_stop_without_a_token_is_not_merged_with_earlier_tokens():
     """As at the end of a constraint: the last token has text, unlike a stop token."""
     outbox, request = Outbox(capacity=1), a_request(1)

@@ -127,6 +127,14 @@ SCHEMAS = {
     "formats of any text": {
         "anyOf": [{"type": "string", "format": each, "maxLength": 3} for each in ("password", "binary", "path")],
     },
+    "formats of Zod with their patterns": record({
+        "starts": {"type": "string", "maxLength": 5, "format": "starts_with", "pattern": "^ab.*"},
+        "id": {"type": "string", "format": "nanoid", "pattern": "^[a-zA-Z0-9_-]{21}$"},
+        "email": {
+            "type": "string", "format": "email", "maxLength": 40,
+            "pattern": r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$",
+        },
+    }),
     "one name": {"type": "object", "propertyNames": {"const": "a", "title": "t"}},
     "draft 7": {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "maxProperties": 0},
 }  # fmt: skip
@@ -158,7 +166,6 @@ def test_whatever_is_sampled_validates(open_writer, name):
         ({"propertyNames": {"pattern": "^a", "maxLength": 3}}, "propertyNames"),
         ({"propertyNames": {"pattern": "^a"}, "patternProperties": {"a": INTEGER}}, "propertyNames"),
         ({"propertyNames": {"$ref": "#/$defs/x"}, "$defs": {"x": {"type": "integer"}}}, "propertyNames"),
-        ({"type": "string", "format": "base64", "pattern": "^a"}, "base64"),
         ({"propertyNames": {"$ref": "#/$defs/x"}}, "propertyNames"),
         ({"propertyNames": {"enum": ["a"]}, "properties": {"a": INTEGER}}, "propertyNames"),
         ({"dependentRequired": {"a": ["b"]}}, "dependentRequired"),
@@ -167,6 +174,8 @@ def test_whatever_is_sampled_validates(open_writer, name):
         ({"$dynamicRef": "#a"}, "$dynamicRef"),
         (record({"deep": {"type": "array", "items": {"not": {"type": "null"}}}}), "not"),
         ({"type": "string", "format": "color"}, "color"),
+        ({"type": "string", "format": "color", "pattern": 5}, "pattern"),
+        ({"type": "string", "format": ["color"], "pattern": "a"}, "format"),
         ({"oneOf": [{"type": "integer", "minimum": 3}, {"type": "integer", "maximum": 5}]}, "oneOf"),
         ({"type": "string", "pattern": "^(?=a)b"}, "look-ahead"),
         ({"type": "string", "pattern": "(a)\\1"}, "backreferences"),

@@ -32,6 +32,17 @@ def test_every_value_of_the_format_is_allowed(open_writer):
     assert open_writer("json_schema", json.dumps({"type": "string", "format": "uuid4"})).takes(json.dumps(value))
 
 
-@pytest.mark.parametrize("schema", [{}, {"format": 5}, {"format": "color"}, {"format": "uuid1", "pattern": "^a"}])
+@pytest.mark.parametrize("schema", [{}, {"format": 5}, {"format": "color"}])
 def test_other_formats_stay(schema):
+    assert with_known_format(schema) == schema
+
+
+@pytest.mark.parametrize("name", ["nanoid", "starts_with", "uuid1"])
+def test_a_pattern_decides_beside_a_format_that_only_its_author_knows(name):
+    assert with_known_format({"format": name, "pattern": "^a"}) == {"pattern": "^a"}
+
+
+def test_both_a_known_format_and_its_pattern_decide():
+    schema = {"format": "date", "pattern": "^2"}
+
     assert with_known_format(schema) == schema

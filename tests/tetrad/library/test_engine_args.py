@@ -16,7 +16,7 @@ from tetrad.services.verdicts import verdicts_of
 FIELDS = {field.name for field in dataclasses.fields(EngineArgs)}
 DERIVED = {"model", "tokenizer", "revision", "tokenizer_revision", "served_model_name", "generation_config", "log_level"}
 DERIVED |= {"tokenizer_pool_size", "otlp_traces_endpoint", "hf_overrides", "disable_log_stats", "speculative_config"}
-DERIVED |= {"data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size", "pooler_config"}
+DERIVED |= {"data_parallel_size", "num_prefill_engines", "tensor_parallel_size", "pipeline_parallel_size", "pooler_config"}
 DERIVED |= {"hf_token", "download_dir", "override_generation_config"}
 DERIVED |= {"limit_mm_per_prompt", "mm_processor_kwargs", "mm_processor_cache_gb"}
 VERDICTS = verdicts_of(EngineArgs)

@@ -12,6 +12,9 @@ from tests.e2e.tiny_model import save_tiny_model
 from tests.weight_files import save_weights, whole_model
 from tetrad import LLM, SamplingParams
 from tetrad.frontend.request.weight_versions import WeightVersionSpan
+from tetrad.library import weight_files
+from tetrad.library.async_llm import AsyncLLM
+from tetrad.library.engine_args import EngineArgs
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, ModelError, NotFound, Unsupported, UnsupportedArgument
 
 OPTIONS = {"device": "cpu", "threads": 1, "max_model_len": 512, "kv_cache_memory_gib": 0.1, "dtype": "float32"}
@@ -97,6 +100,22 @@ def test_reload_weights_is_a_method_of_the_workers(llm, second, expected):
     assert tokens(llm.generate(PROMPTS, GREEDY)) == expected["second"]
 
 
+def test_tensors_of_the_program_become_the_weights(llm, third, expected, monkeypatch):
+    """Several files, of which a worker that is killed reads all again."""
+    monkeypatch.setattr(weight_files, "_MOST_FILE_BYTES", 40_000)
+    tensors = load_file(third / "model.safetensors")
+
+    assert llm.update_weights_from_tensors(iter(tensors.items()), "tensors") == "tensors"
+    found = tokens(llm.generate(PROMPTS, GREEDY))
+    worker_of(llm).send_signal(signal.SIGKILL)
+
+    assert found == expected["third"] == tokens(llm.generate(PROMPTS, GREEDY))
+    with pytest.raises(ModelError, match="has no tensor"):
+        llm.update_weights_from_tensors({name: each for name, each in tensors.items() if "down_proj" not in name})
+    with pytest.raises(InvalidRequest, match="must be a torch tensor of floats or integers, got list"):
+        llm.update_weights_from_tensors([("lm_head.weight", [1.0])])
+
+
 def test_a_version_can_be_renamed(llm):
     llm.update_weight_version("renamed")
 
@@ -162,3 +181,18 @@ def test_an_engine_that_sleeps_wakes_up_with_the_new_weights(llm, second, third,
     llm.wake_up()
 
     assert tokens(llm.generate(PROMPTS, GREEDY)) == expected["third"]
+
+
+async def test_async_programs_have_the_same_calls(own, third, expected):
+    async with AsyncLLM.from_engine_args(EngineArgs(model=str(own), **OPTIONS)) as llm:
+        await llm.init_weight_transfer_engine({"init_info": {}})
+        before = await llm.get_weight_version()
+        version = await llm.update_weights_from_tensors(load_file(third / "model.safetensors"), "tensors")
+        stream = llm.generate(PROMPTS[0], GREEDY, "1")
+        *_, last = [output async for output in stream]
+        await llm.update_weight_version("renamed")
+
+        assert (before, version, await llm.get_weight_version()) == ("default", "tensors", "renamed")
+        assert list(last.outputs[0].token_ids) == expected["third"][0]
+        assert last.outputs[0].weight_versions == (WeightVersionSpan("tensors", 0, 12),)
+        await llm.shutdown_weight_transfer_engine()

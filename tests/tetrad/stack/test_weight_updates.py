@@ -114,6 +114,9 @@ SIZES = [
 ]
 
 
+FEW_SIZES = [SIZES[0], pytest.param({"tensor_parallel_size": 2}, id="shards", marks=pytest.mark.exhaustive)]
+
+
 @pytest.mark.parametrize("sizes", SIZES)
 async def test_each_token_is_of_the_weights_that_its_output_names(own, weights, adapter, models, sizes):
     async with stack_of(own, **sizes) as (_, llm):
@@ -130,7 +133,7 @@ async def test_each_token_is_of_the_weights_that_its_output_names(own, weights, 
     await check_tokens(later, models, adapter)
 
 
-@pytest.mark.parametrize("sizes", SIZES[:2])
+@pytest.mark.parametrize("sizes", FEW_SIZES)
 @pytest.mark.parametrize("killed", ["worker", "engine-core"])
 async def test_an_update_survives_the_death_of_a_process_in_its_midst(own, weights, adapter, models, sizes, killed):
     """The worker stands still when it gets the order, so the update is in its midst when the process dies."""

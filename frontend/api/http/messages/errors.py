@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from tetrad.frontend.api.http.schemas.errors import error_response, status_of
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
-from tetrad.services.errors import InvalidRequest, TetradError
+from tetrad.services.errors import InvalidRequest, PromptTooLong, TetradError
 
 MESSAGES_PATH = "/v1/messages"
 
@@ -32,12 +32,19 @@ def messages_error(error: TetradError, request_id: str) -> dict[str, Any]:
     """Return the error object, which is also the data of an error event. Its text names the field, as it has no key for it."""
     status = status_of(error)
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
-    named = error.field is None or error.field in error.message
-    message = error.message if named else f"{error.field}: {error.message}"
-    found: dict[str, Any] = {"type": kind, "message": message}
+    found: dict[str, Any] = {"type": kind, "message": _message(error)}
     if isinstance(error, ThreadUnsupported):
         found["details"] = {"error_code": error.reason.lower(), "unsupported": [error.field]}
     return {"type": "error", "error": found, "request_id": request_id}
+
+
+def _message(error: TetradError) -> str:
+    if isinstance(error, PromptTooLong):
+        # Clients shorten the conversation after an error with these words of Anthropic's, as Claude Code does.
+        numbers = "" if error.num_tokens is None else f": {error.num_tokens} tokens > {error.max_model_len} maximum"
+        return f"prompt is too long{numbers}. {error.message}"
+    is_named = error.field is None or error.field in error.message
+    return error.message if is_named else f"{error.field}: {error.message}"
 
 
 def messages_error_response(error: TetradError, request_id: str) -> Response:

@@ -31,13 +31,14 @@ EMBEDDED = {
     "prompt_eval_count": 9,
 }
 ONE_EMBEDDING = {"embedding": [0.013, -0.021]}
-ENTRIES = {"models": [{"name": EXAMPLE_MODEL, "model": EXAMPLE_MODEL, "modified_at": _WHEN, "details": _DETAILS}]}
-RUNNING = {"models": [{"name": EXAMPLE_MODEL, "model": EXAMPLE_MODEL, "details": _DETAILS, "context_length": 8192}]}
+_NAMES = {"name": EXAMPLE_MODEL, "model": EXAMPLE_MODEL, "digest": "9f2d" * 16}
+ENTRIES = {"models": [_NAMES | {"modified_at": _WHEN, "details": _DETAILS}]}
+RUNNING = {"models": [_NAMES | {"details": _DETAILS, "context_length": 8192}]}
 SHOWN = {
     "modified_at": _WHEN,
     "template": "{% for message in messages %}...{% endfor %}",
     "parameters": "temperature 0.7\ntop_p 0.9",
     "details": _DETAILS,
-    "model_info": {"general.basename": EXAMPLE_MODEL, "tetrad.context_length": 8192},
+    "model_info": {"general.architecture": "tetrad", "general.basename": EXAMPLE_MODEL, "tetrad.context_length": 8192},
     "capabilities": ["completion", "tools"],
 }

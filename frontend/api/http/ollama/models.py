@@ -1,5 +1,7 @@
 """/api/tags, /api/show, /api/ps and /api/version: facts about the served model, in Ollama's form."""
 
+import hashlib
+
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,13 +27,15 @@ from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.media.items import IMAGE
 from tetrad.frontend.request.pooling import EMBED
 from tetrad.services.errors import NotFound
-from tetrad.services.version import VERSION
 
 router = APIRouter(route_class=OllamaRoute)
 
 _LATEST = ":latest"
+_VERSION_OF_OLLAMA = "0.14.2"
+"""The version of Ollama whose API these routes follow. Clients refuse older ones: VS Code before 0.6.4, Codex before 0.13.4."""
+
 _SHOW = documented(ShowRequest, answer=ShownModel, example=docs.SHOWN, tag="models", error_form=docs.ERRORS)
-_VERSION = documented(answer=VersionBody, example={"version": VERSION}, tag="monitor", error_form=docs.ERRORS)
+_VERSION = documented(answer=VersionBody, example={"version": _VERSION_OF_OLLAMA}, tag="monitor", error_form=docs.ERRORS)
 
 
 def named_model(request: Request, name: str | None) -> tuple[AsyncLLM, str]:
@@ -59,7 +63,7 @@ async def list_models(request: Request) -> Response:
 async def list_running(request: Request) -> Response:
     """List the loaded models, in Ollama's form: all of them."""
     running = [
-        RunningModel(name, name, _details(llm, name), llm.max_model_len)
+        RunningModel(name, name, _digest(llm, name), _details(llm, name), llm.max_model_len)
         for llm in models_of(request).started()
         for name in llm.all_names
     ]
@@ -72,6 +76,8 @@ async def show(request: Request) -> Response:
     body = await read_body(request, ShowRequest)
     llm, name = named_model(request, body.model or body.name)
     info: dict[str, int | str] = {
+        # Clients take it as the beginning of the names below.
+        "general.architecture": "tetrad",
         "general.basename": llm.model_names.root,
         "tetrad.context_length": llm.max_model_len,
         "tetrad.vocab_size": llm.engine_info.vocab_size,
@@ -86,12 +92,17 @@ async def show(request: Request) -> Response:
 
 @router.get("/api/version", **_VERSION)
 async def version(_: Request) -> Response:
-    """Return the version of the server, in Ollama's form."""
-    return JsonResponse(VersionBody(VERSION))
+    """Return the version of Ollama whose API this server follows."""
+    return JsonResponse(VersionBody(_VERSION_OF_OLLAMA))
 
 
 def _entry(llm: AsyncLLM, name: str) -> ModelEntry:
-    return ModelEntry(name, name, timestamp(llm.model_names.created_unix_s), _details(llm, name))
+    return ModelEntry(name, name, _digest(llm, name), timestamp(llm.model_names.created_unix_s), _details(llm, name))
+
+
+def _digest(llm: AsyncLLM, name: str) -> str:
+    """Return what stands for the digest of a model's files; Ollama's own client cuts it without a check of its length."""
+    return hashlib.sha256(f"{llm.model_names.root}\n{name}".encode()).hexdigest()
 
 
 def _details(llm: AsyncLLM, name: str) -> ModelDetails:

@@ -105,6 +105,7 @@ class ModelEntry(msgspec.Struct):
 
     name: Annotated[str, Meta(description="Value of `model` in requests.")]
     model: Annotated[str, Meta(description="The same as `name`.")]
+    digest: Annotated[str, Meta(description="SHA-256 of the names of the model, in place of that of its files.")]
     modified_at: Annotated[str, Meta(description="Start of the server, RFC 3339 in UTC.")]
     details: Annotated[ModelDetails, Meta(description="Details of the model.")]
 
@@ -120,6 +121,7 @@ class RunningModel(msgspec.Struct):
 
     name: Annotated[str, Meta(description="Value of `model` in requests.")]
     model: Annotated[str, Meta(description="The same as `name`.")]
+    digest: Annotated[str, Meta(description="SHA-256 of the names of the model, in place of that of its files.")]
     details: Annotated[ModelDetails, Meta(description="Details of the model.")]
     context_length: Annotated[int, Meta(description="Maximum length of prompt and output together, in tokens.")]
 
@@ -146,7 +148,9 @@ class ShownModel(msgspec.Struct):
 class VersionBody(msgspec.Struct):
     """The answer of /api/version."""
 
-    version: Annotated[str, Meta(description="Version of Tetrad.")]
+    version: Annotated[
+        str, Meta(description="Version of Ollama whose API this server follows; that of the server is at /version.")
+    ]
 
 
 def timestamp(unix_s: float | None = None) -> str:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tetrad.frontend.api.http.documentation.routes import documented
-from tetrad.frontend.api.http.documentation.schemas import Schema, field, obj
+from tetrad.frontend.api.http.documentation.schemas import Schema, field, obj, one_of_type
 from tetrad.frontend.api.http.requests.models import models_of, named_llm
 from tetrad.frontend.api.http.schemas.errors import error_body, error_response
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
@@ -127,6 +127,7 @@ _INFO_SCHEMA = obj(
         capabilities=field("array", "What it supports besides.", items={"type": "string"}),
         max_media_bytes=field("integer", "Most bytes of images of all its unfinished requests; 0: it takes none."),
         modalities=field("array", "The media that its workers read, such as images; empty: text only.", items=_MODALITY),
+        kv_role=one_of_type("What it does with KV blocks of prompts for others.", "none producer consumer both"),
         pooling=_POOLING,
     )
     | {"description": "What the first engine core says of itself."},
@@ -211,7 +212,8 @@ async def server_info(
         "model": llm.model_names.root,
         "served_model_names": llm.model_names.names,
         "max_model_len": llm.max_model_len,
-        "engine": asdict(llm.engine_info) | {"data_parallel_size": llm.num_engines},
+        "engine": asdict(llm.engine_info)
+        | {"data_parallel_size": llm.num_engines, "kv_role": llm.engine_info.kv_role.name.lower()},
         "tokenizer": {
             "vocab_size": tokenizer.vocab_size,
             "tokenizer_hash": tokenizer.tokenizer_hash,

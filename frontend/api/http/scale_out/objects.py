@@ -44,8 +44,8 @@ class RenderedRequest(msgspec.Struct, kw_only=True):
     cache_salt: Annotated[str | None, Meta(description="As it was given.")] = None
     priority: Annotated[int, Meta(description="As it was given.")] = 0
     kv_transfer_params: Annotated[
-        dict[str, Any] | None,
-        Meta(description="As they were given.", extra_json_schema={"additionalProperties": True}),
+        Annotated[dict[str, Any], Meta(extra_json_schema={"additionalProperties": True})] | None,
+        Meta(description="As they were given."),
     ] = None
     ec_transfer_params: Annotated[None, Meta(description="Always null: no encoder connector is configured.")] = None
 

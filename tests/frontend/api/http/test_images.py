@@ -144,7 +144,7 @@ class TestMessages:
             ({"type": "image", "source": {"type": "url"}}, "messages.0.content.0.source.url: Field required"),
             ({"type": "image", "source": {"type": "file"}}, "messages.0.content.0.source: sources of type 'file' are not"),
             ({"type": "image", "source": {"type": "base64", "data": "!"}}, "messages.0.content.0.source: Failed to load image"),
-            ({"type": "document"}, "messages.0.content.0: blocks of type 'document' are not supported here."),
+            ({"type": "document"}, "messages.0.content.0.type: blocks of type 'document' are not supported here."),
         ],
     )
     async def test_a_wrong_block_is_named(self, seeing, block, message):

@@ -266,9 +266,11 @@ def test_the_prompt_says_whether_the_reasoning_is_open(name, prompt, is_open):
     "reasoning_format", [each for each in REASONING_FORMATS if not each.is_content], ids=lambda each: each.name
 )
 def test_what_is_between_its_marks_is_reasoning(reasoning_format):
-    marks = reasoning_format.thinking
+    parser, marks, turn = reasoning_format.parser(""), reasoning_format.thinking, AssistantTurn()
 
-    assert read(reasoning_format.name, "", [marks.start + "well" + marks.end]) == ("well", "")
+    turn.add(parser.feed(marks.start + "well" + marks.end) + parser.finish())
+
+    assert (turn.reasoning, turn.content) == ("well", "")
 
 
 @pytest.mark.parametrize(
@@ -311,6 +313,7 @@ def test_calls_end_no_reasoning_where_something_waits_for_its_end(name, prompt, 
         ("<|extra_0|> </think> <answer>", "hunyuan_a13b"),
         ("<|im_start|> <think>...</think> <answer>...</answer>", "qwen3"),
         ("</think> <tool_sep><arg_key>", "hy_v3"),
+        ("</think:opensource> <tool_sep:opensource><arg_key:opensource>", "hy_v3"),
         ("]~b]ai ]<]minimax[>[ </mm:think>", "minimax_m3"),
         ("<|think:start|><|think:end|> <|tool_call:start|>", "solar_open2"),
         ("<|open|>think<|sep|><|close|>think<|sep|>", "kimi_k3"),
@@ -345,3 +348,14 @@ def test_long_outputs_cost_their_length(output):
     reasoning, content = read("qwen3", CHATML, output)
 
     assert len(reasoning) + len(content) in (0, 200_000)
+
+
+@pytest.mark.parametrize("prompt", ["a prompt:<think:opensource>", "a prompt:"])
+def test_the_marks_of_released_models_of_hunyuan_have_a_suffix(prompt):
+    parser = choose_format(REASONING_FORMATS, "hy_v3", "<tool_sep:opensource></think:opensource>").parser(prompt)
+    start = "" if prompt.endswith(">") else "<think:opensource>"
+    turn = AssistantTurn()
+
+    turn.add(parser.feed(f"{start}a </think> b<tool_calls:opensource>x") + parser.finish())
+
+    assert (turn.reasoning, turn.content) == ("a </think> b", "<tool_calls:opensource>x")

@@ -51,6 +51,7 @@ TEMPLATES = {
     "Apertus": ("apertus", "<|inner_prefix|> <|tools_prefix|>["),
     "xLAM 2": ("xlam", "When using tools, make calls in a single JSON array: <|python_tag|>"),
     "Hunyuan 3": ("hy_v3", "<tool_calls>\n<tool_call>' + name + '<tool_sep>\n<arg_key>"),
+    "Hunyuan 3, released": ("hy_v3", "{%- set sep = '<tool_sep:opensource>' %} <arg_key:opensource>"),
     "Solar Open 2": ("solar_open2", "'<|tool_call:start|>' + name"),
     "MiniMax M3": ("minimax_m3", "]<]minimax[>[<tool_call>"),
     "MiniCPM 5": ("minicpm5", '<function name="\' + name + \'"><param name="'),
@@ -104,6 +105,14 @@ def test_names_are_unique():
 )
 def test_an_alias_means_a_format_of_the_same_list(formats, alias, name):
     assert choose_format(formats, alias, "").name == name
+
+
+def test_the_template_chooses_among_formats_with_one_name():
+    chosen = [
+        choose_format(REASONING_FORMATS, "hy_v3", template) for template in ("", "<tool_sep:opensource></think:opensource>")
+    ]
+
+    assert [each.thinking.start for each in chosen] == ["<think>", "<think:opensource>"]
 
 
 def test_an_alias_of_the_other_list_is_unknown_and_those_of_this_list_are_named():

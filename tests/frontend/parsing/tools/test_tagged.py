@@ -120,6 +120,14 @@ HY_V3 = {
         "a",
         [("f", '{"count": 1}'), ("g", "{}")],
     ),
+    "a suffix in every mark": (
+        (
+            "a<tool_calls:opensource>\n<tool_call:opensource>f<tool_sep:opensource>\n<arg_key:opensource>text</arg_key:opensource>\n"
+            "<arg_value:opensource></arg_value></arg_value:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>"
+        ),
+        "a",
+        [("f", '{"text": "</arg_value>"}')],
+    ),
     "no section, no separator": ("<tool_call>f</tool_call>", "", [("f", "{}")]),
     "an empty section": ("<tool_calls></tool_calls>", "<tool_calls></tool_calls>", []),
     "cut in the separator": ("<tool_calls><tool_call>f<tool_", "<tool_calls><tool_call>f<tool_", []),

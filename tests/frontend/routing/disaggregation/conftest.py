@@ -33,7 +33,7 @@ class Asking:
 
     def start(self, request_id="r", prompt=PROMPT, **params):
         """Return a task whose result is the text of each output, and the last output."""
-        options = {name: params.pop(name) for name in ("cache_salt", "data_parallel_rank") if name in params}
+        options = {name: params.pop(name) for name in ("cache_salt", "data_parallel_rank", "lora_request") if name in params}
         fields = {"max_tokens": 9, "output_kind": RequestOutputKind.CUMULATIVE} | params
 
         async def collect():

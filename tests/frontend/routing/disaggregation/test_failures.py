@@ -58,6 +58,13 @@ async def test_a_producer_that_is_slow(connect_pair, producer, consumer):
 
     assert (await asking.start())[0] == [TEXT[:9]]
     await producer.until(lambda: producer.aborted == [producer.requests[0].request_id])
+    # It gets no prompts for as long a time.
+    assert (await asking.start("next"))[0] == [TEXT[:9]]
+    assert len(producer.requests) == 1
+    await asyncio.sleep(0.2)
+    await producer.allow(None)
+    await asking.start("later")
+    assert len(producer.requests) == 2
 
 
 async def test_a_producer_that_keeps_no_blocks(asking, producer, consumer):

@@ -6,7 +6,9 @@ import pytest
 
 from tests.frontend.fakes import TEXT
 from tests.frontend.fakes.engine import LEASE_ID
+from tests.frontend.fakes.images import IMAGES
 from tests.frontend.routing.disaggregation.conftest import PROMPT
+from tetrad.frontend.request.outputs import LoRARequest
 from tetrad.services.rpc.columns import pack_u32, unpack_u32
 from tetrad.v1 import engine_core_pb2, types_pb2
 
@@ -79,6 +81,15 @@ async def test_a_request_that_needs_no_producer_goes_to_a_consumer_at_once(askin
     assert consumer.requests[0].kv_transfer.remote_engine_id == ("x" if "extra_args" in changes else "")
 
 
+@pytest.mark.parametrize("changes", [{}, {"prompt_logprobs": 1}, {"skip_reading_prefix_cache": True}])
+async def test_a_single_token_is_generated_where_its_prompt_is_computed(asking, producer, consumer, changes):
+    texts, _ = await asking.start(max_tokens=1, n=2, **changes)
+
+    assert texts == [TEXT[:1]] * 2
+    assert (len(producer.requests), len(consumer.requests)) == (2, 0)
+    assert not producer.requests[0].HasField("kv_transfer")
+
+
 async def test_a_prompt_below_the_threshold_is_computed_by_the_consumer(connect_pair, producer, consumer):
     asking = await connect_pair(min_remote_prefill_tokens=33)
 
@@ -121,3 +132,26 @@ async def test_engine_cores_of_role_both_have_no_phases(connect_pair, producer, 
     await asking.start()
 
     assert len(producer.requests) + len(consumer.requests) == 1
+
+
+async def test_both_phases_have_the_prompt_s_images(connect_pair, producer, consumer, tokenizer):
+    tokenizer.modalities = producer.modalities = consumer.modalities = IMAGES
+    asking = await connect_pair()
+    image = {"multi_modal_data": {"image": [b"a file of twenty-four B."]}}
+
+    await asking.start(prompt={"prompt": "what is this? <image> .", **image})
+
+    [probe], [sent] = producer.requests, consumer.requests
+    assert [each.identifier for each in probe.mm_features] == [each.identifier for each in sent.mm_features]
+    assert probe.mm_features[0].tensors["pixel_values"].inline == sent.mm_features[0].tensors["pixel_values"].inline
+    assert sent.kv_transfer.do_remote_prefill
+
+
+async def test_both_phases_have_the_request_s_adapter(connect_pair, producer, consumer):
+    producer.supports_lora = consumer.supports_lora = True
+    asking = await connect_pair()
+
+    await asking.start(lora_request=LoRARequest("sql", 3, "/adapters/sql"))
+
+    names = [each.lora_request.name for each in (producer.requests[0], consumer.requests[0])]
+    assert names == ["sql", "sql"]

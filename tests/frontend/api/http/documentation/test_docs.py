@@ -177,8 +177,8 @@ async def test_the_reference_names_every_endpoint_and_every_format(api):
     assert [name for name in operations(api) if f"`{name}`" not in reference] == []
     for title, formats in (("## Tools", TOOL_FORMATS), ("## Reasoning", REASONING_FORMATS)):
         section = reference.partition(title)[2].partition("\n## ")[0]
-        # In the order in which templates are tried.
-        names = [each.name for each in formats]
+        # In the order in which templates are tried; formats of several marks may share a name.
+        names = list(dict.fromkeys(each.name for each in formats))
         assert re.findall(r"^\| `([\w-]+)` \|", section, re.MULTILINE) == names
         aliases = [alias for alias, meant in ALIASES.items() if alias not in names and set(meant) & set(names)]
         assert [alias for alias in aliases if f"`{alias}`" not in section] == []

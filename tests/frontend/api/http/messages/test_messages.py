@@ -244,7 +244,18 @@ async def test_an_output_format_is_no_constraint_of_forced_calls(http, engine):
             "invalid_request_error",
             "source",
         ),
-        ({"messages": [{"role": "user", "content": "x" * 600}], "max_tokens": 3}, 400, "invalid_request_error", "length"),
+        (
+            {"messages": [{"role": "user", "content": "x" * 600}], "max_tokens": 3},
+            400,
+            "invalid_request_error",
+            "prompt is too long: 619 tokens > 512 maximum. This model's maximum context length is 512 tokens.",
+        ),
+        (
+            {"messages": [{"role": "user", "content": "x" * 70_000}], "max_tokens": 3},
+            400,
+            "invalid_request_error",
+            "prompt is too long. This model's maximum context length is 512 tokens.",
+        ),
         ({"messages": HI, "max_tokens": 3, "request_id": "a b"}, 400, "invalid_request_error", "request_id"),
         ({"messages": HI, "max_tokens": 3.5}, 400, "invalid_request_error", "max_tokens"),
         (

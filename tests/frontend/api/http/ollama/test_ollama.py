@@ -163,9 +163,25 @@ async def test_the_served_model_is_listed_and_shown(http):
     shown_model = (await http.post("/api/show", json={"model": "fake:latest"})).json()
 
     assert [model["name"] for model in tags["models"]] == [model["name"] for model in running["models"]] == ["fake"]
-    assert shown_model["model_info"]["tetrad.context_length"] == running["models"][0]["context_length"]
+    info = shown_model["model_info"]
+    assert info[f"{info['general.architecture']}.context_length"] == running["models"][0]["context_length"]
     assert "completion" in shown_model["capabilities"]
-    assert (await http.get("/api/version")).json()["version"]
+
+
+async def test_the_version_is_of_an_ollama_that_clients_accept(http):
+    """Codex refuses versions before 0.13.4, VS Code those before 0.6.4."""
+    version = (await http.get("/api/version")).json()["version"]
+
+    assert tuple(map(int, version.split("."))) >= (0, 13, 4)
+
+
+async def test_models_have_digests_of_which_clients_show_the_beginning(serve_frontend):
+    async with serve_frontend(served_model_names=("a", "b")) as frontend:
+        tags, running = [(await frontend.http.get(f"/api/{path}")).json()["models"] for path in ("tags", "ps")]
+
+    digests = [model["digest"] for model in tags]
+    assert [model["digest"] for model in running] == digests
+    assert len({digest[:12] for digest in digests}) == 2 and all(len(digest) == 64 for digest in digests)
 
 
 REFUSED = {
