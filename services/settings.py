@@ -86,7 +86,12 @@ class Settings(BaseSettings):
 
     # Errors do not contain inputs: these may be keys, or a whole file with keys in it.
     model_config = SettingsConfigDict(
-        frozen=True, extra="forbid", validate_default=True, protected_namespaces=(), hide_input_in_errors=True
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        protected_namespaces=(),
+        hide_input_in_errors=True,
+        allow_inf_nan=False,  # timers of the system take no infinite time
     )
 
     # Set during a call of load_settings only, since BaseSettings takes its sources from a class method.

@@ -124,6 +124,14 @@ def test_a_missing_file_is_refused(capsys):
     assert "/no/such.yaml" in refusal(capsys, "--config", "/no/such.yaml")
 
 
+@pytest.mark.parametrize("number", ["inf", "nan"])
+def test_a_time_is_a_finite_number(capsys, number):
+    with pytest.raises(SystemExit):
+        load("--drain-timeout-s", number)
+
+    assert f"drain-timeout-s: Input should be a finite number (got '{number}')" in capsys.readouterr().err
+
+
 def test_a_value_out_of_range_is_one_line_that_names_it(capsys):
     line = refusal(capsys, "--size-ml", "0")
 
