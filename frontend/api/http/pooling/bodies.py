@@ -112,6 +112,18 @@ class EmbeddingRequest(EncodedBody):
     dimensions: Integer | None = Field(
         None, description="Length of each embedding, for models with Matryoshka embeddings. Unset: the model's."
     )
+    output_dtype: str | None = Field(None, description="Of Voyage's client: `float` is supported.")
+    output_dimension: Any = Field(None, description="Not supported, Voyage's name: use dimensions.")
+
+    @model_validator(mode="after")
+    def _refuse_voyages_forms(self) -> Self:
+        # Voyage's client would read the bytes of floats as numbers of the type that it asked for.
+        if self.output_dtype not in (None, "float"):
+            text = f"output_dtype must be float, got {self.output_dtype[:32]!r}: no other type is supported."
+            raise InvalidRequest(text, field="output_dtype")
+        if self.output_dimension is not None:
+            raise InvalidRequest("output_dimension is not supported: use dimensions.", field="output_dimension")
+        return self
 
 
 class ClassifyRequest(InputBody):

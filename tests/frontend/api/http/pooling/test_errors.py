@@ -23,6 +23,8 @@ LONG = "x" * 600
         ("/v1/embeddings", {"input": "a", "encoding_format": "base64", "embed_dtype": "float16"}, "embed_dtype"),
         ("/v1/embeddings", {"input": "a", "encoding_format": "base64", "endianness": "big"}, "endianness"),
         ("/pooling", {"input": "a", "encoding_format": "base64", "embed_dtype": "bfloat16"}, "embed_dtype"),
+        ("/v1/embeddings", {"input": "a", "encoding_format": "base64", "output_dtype": "int8"}, "output_dtype"),
+        ("/v1/embeddings", {"input": "a", "output_dimension": 2}, "output_dimension"),
         ("/v1/embeddings", {"input": "a", "normalize": False}, "normalize"),
         ("/v1/embeddings", {"input": "a", "padding": "max_length"}, "padding"),
         ("/v1/embeddings", {"input": "a", "cache_salt": ""}, "cache_salt"),
@@ -47,7 +49,7 @@ async def test_an_error_names_the_field(http, path, body, field):
 
 
 async def test_values_of_unsupported_fields_that_change_nothing_are_taken(http):
-    body = {"input": "hello", "normalize": None, "padding": "do_not_pad", "mm_processor_kwargs": {}}
+    body = {"input": "hello", "output_dtype": "float", "normalize": None, "padding": "do_not_pad", "mm_processor_kwargs": {}}
 
     assert (await http.post("/v1/embeddings", json=body)).status_code == 200
 
