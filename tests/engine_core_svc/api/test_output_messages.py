@@ -160,7 +160,8 @@ def test_the_facts_of_an_engine_core_are_written_whole():
     written = encode_info(settings, 12, layout, facts)
 
     assert written == engine_core_pb2.EngineInfo(
-        engine_index=1, epoch=12, model="m", max_model_len=32, num_gpu_blocks=11, kv_cache_tokens=160, block_size=16,
+        engine_index=1, epoch=12, instance_id="000000000000000c", model="m", max_model_len=32, num_gpu_blocks=11,
+        kv_cache_tokens=160, block_size=16,
         dtype="float32", weights_dtype="q8_0", kv_cache_dtype="int8",
         tensor_parallel_size=1, pipeline_parallel_size=1, data_parallel_size=1,
         max_num_seqs=7, max_num_batched_tokens=64, version=VERSION, schema_revision=SCHEMA_REVISION,
