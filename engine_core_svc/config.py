@@ -99,9 +99,9 @@ class EngineCoreSettings(ServiceSettings):
         "another engine core has read them. consumer: reads those that a request names, instead of computing them.",
     )
     kv_peers: Names = Field(
-        ("unix:*",),
+        (),
         description="Addresses of the workers from which a consumer may read, separated by commas; * and ? stand for any text. "
-        "Others are refused: clients name them.",
+        "Others are refused: clients name them. Empty: none.",
     )
     kv_address: str = Field(
         "",

@@ -124,6 +124,7 @@ async def running_stack(
                     worker_target=",".join(workers[core]),
                     data_parallel_rank=core,
                     kv_role=roles[core] if sizes.prefill_cores else "none",
+                    kv_peers=(f"unix:{directory}/*",),
                 ),
                 carrier,
             )

@@ -40,7 +40,7 @@ class Engine:
             model=str(model),
             drain_timeout_s=1.0,
             kv_role=role,
-            **settings,
+            **{"kv_peers": (f"unix:{directory.parent}/*/worker",)} | settings,
         )
         self._running: dict[str, tuple[asyncio.Event, asyncio.Task[None]]] = {}
 

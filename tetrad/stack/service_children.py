@@ -155,12 +155,19 @@ class ServiceChildren:
                 tensor_parallel_size=model.tensor_parallel_size,
                 pipeline_parallel_size=model.pipeline_parallel_size,
                 tokenizer_targets=at.tokenizer_targets,
-                kv_role=_role(model, place),
+                **self._kv_transfer(model, place),
                 drain_timeout_s=_drain_s(model.engine_core, _ENGINE_CORE_DRAIN_S),
             )
         )
         settings = self._with_own_port(place.name, settings, place.number)
         return self._child(place.name, "engine_core_svc", settings)
+
+    def _kv_transfer(self, model: StackSettings, place: EnginePlace) -> dict[str, object]:
+        """Return the role of an engine core, and the workers from which it may read, if some compute prompts for others."""
+        if not model.num_prefill_engines:
+            return {}
+        role = "consumer" if place.rank < model.data_parallel_size else "producer"
+        return {"kv_role": role, "kv_peers": (f"unix:{self._directory}/*",)}
 
     def workers(self) -> list[Child]:
         """Return the workers of every engine core."""
@@ -252,13 +259,6 @@ class ServiceChildren:
             is_led=kind_of(name) == "worker",  # by its engine core, which may sleep
         )
         return self._adapt_child(child)
-
-
-def _role(model: StackSettings, place: EnginePlace) -> str:
-    """Return the kv_role of an engine core: that of its settings, unless some engine cores compute prompts for others."""
-    if not model.num_prefill_engines:
-        return model.engine_core.kv_role
-    return "consumer" if place.rank < model.data_parallel_size else "producer"
 
 
 def _module_paths() -> Mapping[str, str]:
