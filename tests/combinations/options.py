@@ -15,6 +15,8 @@ from tests.combinations.checkpoints import Checkpoint
 from tests.combinations.stack import ONE_OF_EACH, Sizes, Stack, running_stack
 
 MAX_MODEL_LEN = 256
+LARGEST_CALL = 12
+"""Sequences of a call for 4 outputs of 3 prompts: a shorter queue would refuse it for ever."""
 PROCESSOR = "tests.combinations.processors:Favourite"
 
 
@@ -45,7 +47,7 @@ def draw_options(rng: random.Random, checkpoint: Checkpoint, parser: str) -> Opt
         "max_decode_slowdown": [0, 1.0, 1.5],
         "max_loras": [1, 2],
         "max_cpu_loras": [None, 2],
-        "max_num_queued_reqs": [None, None, 4],
+        "max_num_queued_reqs": [None, None, LARGEST_CALL],
     }
     fields = {name: rng.choice(values) for name, values in choices.items()}
     if rng.random() < 0.1:
