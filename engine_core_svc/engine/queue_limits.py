@@ -72,7 +72,7 @@ class QueueLimits:
         An empty queue accepts any request, since the model's limit bounds its length.
         """
         if self._max_num_reqs is not None and num_reqs >= self._max_num_reqs:
-            text = f"{num_reqs} requests are waiting, the most this engine queues."
+            text = f"{num_reqs} requests are waiting; this engine queues at most {self._max_num_reqs}."
             raise Overloaded(text, retry_after_s=_retry_after(num_reqs, self._reqs))
         if self._max_num_tokens is not None and num_reqs and num_tokens + new_tokens > self._max_num_tokens:
             text = (

@@ -16,7 +16,7 @@ from tetrad.frontend.request.sampling_params import RequestOutputKind
 
 CHANGE_VALUES = ("kv_cache_dtype", "cpu_kernels")
 """Settings of a worker that may change the last digits, and so tokens: they are the same alone."""
-REFUSALS = ("The engine sleeps", "unfinished requests; at most", "requests are waiting, the most")
+REFUSALS = ("The engine sleeps", "unfinished requests; at most", "requests are waiting; this engine")
 """Of requests that are sent again: the engine has fallen asleep, or has enough of them."""
 
 

@@ -33,7 +33,9 @@ def test_what_fits_is_taken():
 def test_too_many_requests_and_too_many_tokens_are_refused_naming_the_numbers():
     limits = QueueLimits(10, 1000)
 
-    assert "10 requests are waiting" in refusal(limits, num_reqs=10).message
+    assert refusal(limits, num_reqs=10).message == "10 requests are waiting; this engine queues at most 10."
+    # Those that were preempted or resumed wait, too.
+    assert refusal(limits, num_reqs=17).message == "17 requests are waiting; this engine queues at most 10."
     assert "101 more exceed the 1000" in refusal(limits, num_reqs=9, num_tokens=900, new_tokens=101).message
 
 
