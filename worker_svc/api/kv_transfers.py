@@ -110,6 +110,10 @@ class StreamTransfers:
             problem = f"it took longer than {order.timeout_s:g} s"
         except TetradError as error:
             problem = error.message
+        except Exception as error:
+            # A receive without an end would hold its request for ever.
+            log.exception("kv_transfer.broke", address=order.address)
+            problem = f"{type(error).__name__}: {error}"
         seconds, ids = time.monotonic() - started, [order.transfer_id]
         num_bytes = 0 if problem else len(order.blocks) * self._exchange.block_bytes
         if problem and len(order.blocks):  # else the lease, which is only given back, has ended already
