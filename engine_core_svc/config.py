@@ -159,7 +159,7 @@ class EngineCoreSettings(ServiceSettings):
         8192,
         ge=1,
         description="Maximum number of waiting requests; further ones are refused with RESOURCE_EXHAUSTED and a time to retry "
-        "after.",
+        "after. A call that is alone in the queue is taken whole.",
     )
     max_num_queued_tokens: int = Field(
         4 << 20,

@@ -269,7 +269,7 @@ class Engine:
             return
         try:
             session.check_free(submission.request_id, submission.handle)
-            self._check_open(submission)
+            self._check_open(submission, session)
             request = self._admission.accept(submission, session.key)
             self.scheduler.media.check(request, submission.encoder_inputs)
             if submission.lora is not None:
@@ -284,15 +284,17 @@ class Engine:
             self._preparations.start(request, submission.constraint)
         self._wake()
 
-    def _check_open(self, submission: Submission) -> None:
+    def _check_open(self, submission: Submission, session: Session) -> None:
         if self._draining:
             raise Unavailable("The engine core is draining.", reason="DRAINING")
         self._recovery.check_not_overdue()
         if not submission.resumed:  # else it was admitted before
             self.sleeper.check_awake()
+            states, call = self.scheduler.states, (session.key, submission.call_number)
             self._queue_limits.check(
-                num_reqs=self.scheduler.states.num_waiting,
-                num_tokens=self.scheduler.states.num_waiting_tokens,
+                num_reqs=states.num_waiting,
+                num_of_call=states.calls.num_waiting(call) if submission.call_number else 0,
+                num_tokens=states.num_waiting_tokens,
                 new_tokens=len(submission.prompt_token_ids),
             )
 

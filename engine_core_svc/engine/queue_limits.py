@@ -66,15 +66,17 @@ class QueueLimits:
         self._reqs.note(num_reqs)
         self._tokens.note(num_tokens)
 
-    def check(self, *, num_reqs: int, num_tokens: int, new_tokens: int) -> None:
+    def check(self, *, num_reqs: int, num_tokens: int, new_tokens: int, num_of_call: int = 0) -> None:
         """Raise Overloaded, with a retry delay, if one more request of `new_tokens` tokens would exceed a limit.
 
-        An empty queue accepts any request, since the model's limit bounds its length.
+        A queue without other requests than the `num_of_call` of the same call accepts any: the call would never fit otherwise.
         """
+        if num_reqs == num_of_call:
+            return
         if self._max_num_reqs is not None and num_reqs >= self._max_num_reqs:
             text = f"{num_reqs} requests are waiting; this engine queues at most {self._max_num_reqs}."
             raise Overloaded(text, retry_after_s=_retry_after(num_reqs, self._reqs))
-        if self._max_num_tokens is not None and num_reqs and num_tokens + new_tokens > self._max_num_tokens:
+        if self._max_num_tokens is not None and num_tokens + new_tokens > self._max_num_tokens:
             text = (
                 f"Requests with {num_tokens} tokens are waiting; {new_tokens} more exceed the {self._max_num_tokens} that this "
                 "engine queues."

@@ -40,6 +40,10 @@ class CallCounts:
         """Return how many sequences of a call run."""
         return self._running.get(call, 0)
 
+    def num_waiting(self, call: CallId) -> int:
+        """Return how many unfinished sequences of a call do not run."""
+        return self._unfinished.get(call, 0) - self.num_running(call)
+
     def add(self, request: Request) -> None:
         """Count a new sequence."""
         self._resize(request.call, 1)

@@ -263,6 +263,16 @@ async def test_a_full_queue_refuses_with_a_time_to_come_back(directory):
     assert client.rejected["r2"].retry_after_s == 1.0
 
 
+async def test_a_call_larger_than_the_queue_is_taken_whole_if_no_other_request_waits(directory):
+    async with Stack(directory, max_num_seqs=1, max_num_queued_reqs=2) as stack:
+        client = await stack.client()
+        for handle in range(5):
+            client.add(handle, [1], call_number=1)
+        await client.until_finished(*range(5))
+
+    assert not client.rejected
+
+
 async def test_draining_finishes_what_runs_and_refuses_what_comes(stack):
     client = await stack.client()
     stack.worker.go.clear()

@@ -30,6 +30,13 @@ def test_what_fits_is_taken():
     limits.check(num_reqs=9, num_tokens=900, new_tokens=100)
 
 
+def test_a_call_that_is_alone_in_the_queue_is_taken_whole():
+    limits = QueueLimits(10, 1000)
+
+    limits.check(num_reqs=10, num_of_call=10, num_tokens=1000, new_tokens=100)
+    refusal(limits, num_reqs=11, num_of_call=10)
+
+
 def test_too_many_requests_and_too_many_tokens_are_refused_naming_the_numbers():
     limits = QueueLimits(10, 1000)
 
