@@ -169,7 +169,8 @@ class Executor:
         if self._call is None:
             return
         self._writer.cancel()
-        with contextlib.suppress(TimeoutError, grpc.RpcError, asyncio.InvalidStateError):
+        # All errors, also gRPC's internal one for an end beside a message that is still written: the call is cancelled anyway.
+        with contextlib.suppress(Exception):
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self._call.done_writing()
                 await asyncio.wait([self._reader])

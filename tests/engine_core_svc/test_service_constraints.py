@@ -70,7 +70,7 @@ async def test_workers_get_masks_and_not_constraints(full_stack):
 @pytest.mark.parametrize(
     ("constraint", "text"),
     [
-        ({"json_schema": '{"not": {}}'}, "keywords of JSON schema are not supported: not"),
+        ({"json_schema": '{"not": {"type": "string"}}'}, "keywords of JSON schema are not supported: not"),
         ({"regex": "["}, "unclosed character class"),
         ({"grammar": "nonsense"}, "neither Lark"),
         ({"structural_tag": "{}"}, "format of structural_tag"),
