@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 
-from tetrad.worker_svc.checkpoint.replacement import find_replacement
+from tetrad.worker_svc.checkpoint.replacement_path import find_replacement
 from tetrad.worker_svc.core.device import LoadRequest
 
 _SAMPLES = 16

@@ -16,8 +16,7 @@ from typing import Any
 
 from safetensors.torch import save_file
 
-from tetrad.services.errors import ModelError, NotFound
-from tetrad.services.hub.model_files import resolve_model
+from tetrad.services.errors import ModelError
 from tetrad.services.models.model_directory import MAX_TEXT_BYTES, find_model_file
 from tetrad.worker_svc.checkpoint.directory import weight_files
 from tetrad.worker_svc.checkpoint.model_config import apply_overrides, read_model_config
@@ -32,17 +31,6 @@ _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".onnx", _
 _OUTPUT_LAYER = "lm_head.weight"
 
 Shape = tuple[int, ...]
-
-
-def find_replacement(name: str) -> Path:
-    """Return the directory or .gguf file that an update names: a path, or the name of a model as at the start.
-
-    Raises NotFound if there is none.
-    """
-    path = Path(name)
-    if path.is_absolute() and not path.exists():
-        raise NotFound(f"{name}: the worker's machine has no such directory.")
-    return path if path.exists() else resolve_model(name)
 
 
 def check_replacement(served: LoadRequest, new: Path) -> str:

@@ -12,7 +12,7 @@ from typing import cast
 
 from tetrad.services.errors import ModelError, Unsupported
 from tetrad.services.log import get_logger
-from tetrad.worker_svc.checkpoint.replacement import check_replacement, check_unchanged, find_replacement, laid_out
+from tetrad.worker_svc.checkpoint.replacement_path import find_replacement
 from tetrad.worker_svc.core.device import Device, LoadedModel, LoadRequest, ModelInfo, NewWeights, Progress, SharesExperts
 from tetrad.worker_svc.core.host import available_memory_bytes, size_on_disk, size_text
 from tetrad.worker_svc.core.memory_shortage import memory_for, not_available
@@ -145,11 +145,15 @@ class ModelSlot:
         model = cast(object, self.model)
         if isinstance(model, SharesExperts) and model.is_shared:
             raise Unsupported("Weights cannot be updated while several engines share the experts of a model.")
+        from tetrad.worker_svc.checkpoint.replacement import check_replacement  # the simulated device starts without torch
+
         return check_replacement(request, find_replacement(path))
 
     def _read(self, request: LoadRequest, report: Progress) -> LoadedModel:
         if request.weights is None:
             return self._device.load_model(request, report)
+        from tetrad.worker_svc.checkpoint.replacement import check_unchanged, laid_out  # see `check`
+
         path = find_replacement(request.weights.path)
         check_unchanged(path, request.weights.files_digest)
         with laid_out(request, path) as files:

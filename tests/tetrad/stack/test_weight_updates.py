@@ -58,11 +58,16 @@ def prompt(number: int) -> list[int]:
     return [7 + number, *range(20, 60), number]
 
 
-async def outputs(llm: AsyncLLM, adapter: LoRARequest, name: str) -> list:
+async def outputs(llm: AsyncLLM, adapter: LoRARequest, name: str, begun: asyncio.Event | None = None) -> list:
+    """Return the requests' outputs; `begun` is set when one has tokens."""
+    begun = begun or asyncio.Event()
+
     async def one(number: int):
         lora = adapter if number < NUM_ADAPTED else None
         stream = llm.generate({"prompt_token_ids": prompt(number)}, GREEDY, f"{name}-{number}", lora_request=lora)
-        *_, last = [output async for output in stream]
+        async for output in stream:
+            last = output
+            begun.set()
         return last.outputs[0]
 
     async with asyncio.timeout(TIMEOUT_S):
@@ -120,8 +125,9 @@ FEW_SIZES = [SIZES[0], pytest.param({"tensor_parallel_size": 2}, id="shards", ma
 @pytest.mark.parametrize("sizes", SIZES)
 async def test_each_token_is_of_the_weights_that_its_output_names(own, weights, adapter, models, sizes):
     async with stack_of(own, **sizes) as (_, llm):
-        under_load = asyncio.create_task(outputs(llm, adapter, "load"))
-        await asyncio.sleep(0.1)
+        begun = asyncio.Event()
+        under_load = asyncio.create_task(outputs(llm, adapter, "load", begun))
+        await begun.wait()
         await llm.update_weights_from_disk(str(weights), "new")
         found = await under_load
         later = await outputs(llm, adapter, "later")

@@ -254,7 +254,7 @@ def test_every_rank_applies_custom_processors(llama, load_cuda, tmp_path):
     expected = run(Driver(alone.make_runner(LAYOUT), LAYOUT))
     with open_group(tmp_path, 2, make_device=device) as group:
         for rank in group.ranks:
-            rank.worker._logits_processors = classes
+            rank.worker._request.keywords["logits_processors"] = classes
         found = run(Driver(group, group.load(llama[0], LAYOUT, dtype="float32")))
 
     assert found == expected

@@ -331,7 +331,7 @@ def test_stages_refuse_and_fail_the_same_requests_of_custom_processors(llama, lo
     tokens = run(Driver(model.make_runner(LAYOUT), LAYOUT))
     with open_group(tmp_path, 1, 2, make_device=device) as group:
         for rank in group.ranks:
-            rank.worker._logits_processors = classes
+            rank.worker._request.keywords["logits_processors"] = classes
         assert run(Driver(group, group.load(llama[0], LAYOUT, dtype="float32"))) == tokens
 
     assert tokens[1] == [1, 2]

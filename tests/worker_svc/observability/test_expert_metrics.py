@@ -21,7 +21,7 @@ class Exported:
 
     def series(self, name: str) -> dict[str, float]:
         """Return the values of a metric by its expert, "" of one without."""
-        snapshot = Snapshot(State.READY, "cpu", None, None, 0, 1, 0.0, 0, self.counts)
+        snapshot = Snapshot(State.READY, "cpu", None, None, 0, 1, 0.0, 0, expert_tokens=self.counts)
         found = {}
         for family in WorkerMetrics(lambda: snapshot).registry.collect():
             for sample in family.samples:

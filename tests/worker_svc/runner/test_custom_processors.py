@@ -150,7 +150,7 @@ def test_the_rank_that_samples_applies_processors(tiny_llama, tmp_path, shape):
     expected = driver_of(load(tiny_llama[0], "auto", "Target", "Hash"), greedy).generate(NUM_TOKENS)
     with open_group(tmp_path, *shape) as group:
         for rank in group.ranks:
-            rank.worker._logits_processors = import_processors([f"{MODULE}:Target", f"{MODULE}:Hash"])
+            rank.worker._request.keywords["logits_processors"] = import_processors([f"{MODULE}:Target", f"{MODULE}:Hash"])
         driver = Driver(group, group.load(tiny_llama[0], LAYOUT))
         for handle in greedy:
             driver.add(handle, prompt_of(handle), SAMPLINGS[handle])

@@ -183,7 +183,7 @@ def test_the_tokens_of_a_request_stand_together_in_the_message():
 
 
 def test_devices_announce_whether_they_verify_drafts():
-    others = {"joins_groups": False, "takes_embeddings": False, "keeps_states": False, "media": None}
+    others = {"joins_groups": False, "takes_embeddings": False, "keeps_states": False, "media": None, "shares_blocks": False}
 
     assert types_pb2.CAPABILITY_DRAFT_TOKENS in capabilities_of(SimpleNamespace(verifies_drafts=True, **others))
     assert types_pb2.CAPABILITY_DRAFT_TOKENS not in capabilities_of(SimpleNamespace(verifies_drafts=False, **others))
