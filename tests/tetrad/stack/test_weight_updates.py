@@ -58,16 +58,11 @@ def prompt(number: int) -> list[int]:
     return [7 + number, *range(20, 60), number]
 
 
-async def outputs(llm: AsyncLLM, adapter: LoRARequest, name: str, begun: asyncio.Event | None = None) -> list:
-    """Return the requests' outputs; `begun` is set when one has tokens."""
-    begun = begun or asyncio.Event()
-
+async def outputs(llm: AsyncLLM, adapter: LoRARequest, name: str) -> list:
     async def one(number: int):
         lora = adapter if number < NUM_ADAPTED else None
         stream = llm.generate({"prompt_token_ids": prompt(number)}, GREEDY, f"{name}-{number}", lora_request=lora)
-        async for output in stream:
-            last = output
-            begun.set()
+        *_, last = [output async for output in stream]
         return last.outputs[0]
 
     async with asyncio.timeout(TIMEOUT_S):
@@ -125,15 +120,17 @@ FEW_SIZES = [SIZES[0], pytest.param({"tensor_parallel_size": 2}, id="shards", ma
 @pytest.mark.parametrize("sizes", SIZES)
 async def test_each_token_is_of_the_weights_that_its_output_names(own, weights, adapter, models, sizes):
     async with stack_of(own, **sizes) as (_, llm):
-        begun = asyncio.Event()
-        under_load = asyncio.create_task(outputs(llm, adapter, "load", begun))
-        await begun.wait()
-        await llm.update_weights_from_disk(str(weights), "new")
-        found = await under_load
+        updating = asyncio.create_task(llm.update_weights_from_disk(str(weights), "new"))
+        waves: list[list] = []
+        while not updating.done():
+            waves.append(await outputs(llm, adapter, f"load-{len(waves)}"))
+        await updating
+        both = [wave for wave in waves if any(len(output.weight_versions or ()) == 2 for output in wave)]
+        assert both, "the update came between two waves of requests"
+        found = both[0]
         later = await outputs(llm, adapter, "later")
 
         assert [len(output.token_ids) for output in found] == [LENGTH] * NUM_REQUESTS
-        assert any(len(output.weight_versions or ()) == 2 for output in found), "the update came too early or too late"
         assert [[span.version for span in output.weight_versions] for output in later] == [["new"]] * NUM_REQUESTS
     await check_tokens(found, models, adapter)
     await check_tokens(later, models, adapter)
