@@ -1,4 +1,4 @@
-"""Zod patterns: patterns without look-ahead in place of those that Zod writes with it.
+"""Zod patterns: replaces regular expressions of Zod that use look-ahead by equal ones without it.
 
 TypeScript programs write their schemas with Zod: Vercel's AI SDK, OpenAI's and Anthropic's clients, LangChain.js. A replacement
 matches the same texts. That of e-mail addresses is Zod's own of 4.6.

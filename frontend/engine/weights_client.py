@@ -121,7 +121,8 @@ class WeightsClient:
         answers = await asyncio.gather(*calls, return_exceptions=True)
         failures = [answer for answer in answers if isinstance(answer, BaseException)]
         if not failures:
-            return answers[0].weight_version or UNNAMED  # type: ignore[union-attr] # none has failed
+            versions = [answer.weight_version for answer in answers if not isinstance(answer, BaseException)]
+            return versions[0] or UNNAMED
         done = [place for place, answer in enumerate(answers) if not isinstance(answer, BaseException)]
         undone = await asyncio.gather(*(self._undo(stubs[place], before[place]) for place in done), return_exceptions=True)
         for error in undone:
@@ -140,7 +141,7 @@ class WeightsClient:
         """Apply an update on one engine core."""
 
         async def finish() -> pb.FinishWeightUpdateResponse:
-            return await self._ask(stub.FinishWeightUpdate, request, timeout_s=_TIMEOUT_S)  # type: ignore[no-any-return]
+            return await self._ask(stub.FinishWeightUpdate, request, timeout_s=_TIMEOUT_S)  # type: ignore[no-any-return] # stubs have no types
 
         async def whole_update() -> pb.FinishWeightUpdateResponse:
             await self._check_one(stub, checked)

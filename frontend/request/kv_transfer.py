@@ -1,4 +1,4 @@
-"""KvTransfer: what an engine core does with the KV blocks of a prompt, as vLLM's JSON object kv_transfer_params.
+"""KvTransfer: reads and writes vLLM's JSON object kv_transfer_params: whether KV blocks are kept or read, and where.
 
 A router sends a prompt to one engine core with `do_remote_decode`, and gives the object that this one returns to another one,
 which reads the blocks instead of computing them. This file only converts and checks; it knows no engine cores.

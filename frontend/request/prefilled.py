@@ -1,4 +1,4 @@
-"""Prefilled: what the first phase of a request took, in which another engine core computed its prompt (prefill_first.py)."""
+"""Prefilled: cached tokens and durations of a first phase, in which another engine core computed the prompt."""
 
 from dataclasses import dataclass
 

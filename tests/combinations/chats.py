@@ -1,4 +1,4 @@
-"""Draws conversations: turns of both sides, calls and their results, images in several turns, and what the next turn may be."""
+"""Draws conversations: turns of both sides, calls and their results, images, and constraints on the next turn."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Updates of an engine's weights: when they are applied, and what holds requests meanwhile."""
+"""Updates of an engine's weights: applied between two steps, while new and running requests are held."""
 
 import asyncio
 from types import SimpleNamespace

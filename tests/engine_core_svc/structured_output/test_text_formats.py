@@ -1,4 +1,4 @@
-"""Formats of text that become patterns: what Pydantic reads in them."""
+"""Formats of text that become patterns: a pattern allows the same texts as Pydantic."""
 
 import base64
 import json

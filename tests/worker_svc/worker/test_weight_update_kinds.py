@@ -1,4 +1,4 @@
-"""Updates of the weights of models with draft layers, towers and GGUF files: what is new, and what stays."""
+"""Updates of the weights of models with draft layers, towers and GGUF files: new tensors serve, missing ones stay."""
 
 import shutil
 

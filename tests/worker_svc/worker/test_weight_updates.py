@@ -1,4 +1,4 @@
-"""Updates of a worker's weights over gRPC: what is loaded, what is refused and what stays after a failure."""
+"""Updates of a worker's weights over gRPC: loading, refusals, and the weights after a failure."""
 
 import json
 import shutil

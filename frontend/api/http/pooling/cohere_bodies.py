@@ -1,4 +1,4 @@
-"""Cohere's protocol: the body and the answer of /v2/embed, and what answers of /rerank have in common with it."""
+"""Cohere's protocol: body and answer of /v2/embed, and the `meta` object of the answers of /v2/embed and /rerank."""
 
 from typing import Annotated, Any, Literal, Self
 

@@ -1,4 +1,4 @@
-"""Query: refuses what a route with query parameters would ignore: unknown parameters, and a body.
+"""Query: refuses unknown query parameters, and a body, for routes that read query parameters only.
 
 Used by the routes of operators, where an ignored parameter does harm: `/pause` without its `mode` ends all requests.
 """
