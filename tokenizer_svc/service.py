@@ -14,9 +14,9 @@ from tetrad.services.rpc.server import Server
 from tetrad.tokenizer_svc.api.servicer import TokenizerServicer
 from tetrad.tokenizer_svc.chat.renderer import ChatLimits, ChatRenderer
 from tetrad.tokenizer_svc.config import TokenizerSettings
-from tetrad.tokenizer_svc.images.load import ImageOptions, open_images
-from tetrad.tokenizer_svc.images.processes import ImageLimits
 from tetrad.tokenizer_svc.loading.load import load_tokenizer
+from tetrad.tokenizer_svc.media.load import ImageOptions, open_images
+from tetrad.tokenizer_svc.media.processes import ImageLimits
 from tetrad.tokenizer_svc.observability.metrics import TokenizerMetrics
 from tetrad.v1 import tokenizer_pb2_grpc
 

@@ -7,7 +7,7 @@ runs it on a device from the traits that the programs support. A test compares t
 from collections.abc import Iterator
 from typing import Any
 
-from tetrad.tokenizer_svc.images.families.table import FAMILIES as PREPROCESSED
+from tetrad.tokenizer_svc.media.images.families.table import FAMILIES as PREPROCESSED
 from tetrad.worker_svc.checkpoint.gguf_architectures import ARCHITECTURES as GGUF
 from tetrad.worker_svc.cuda.decoder import TRAITS as KERNEL_TRAITS
 from tetrad.worker_svc.cuda.torch_attention import MAX_HEAD_DIM

@@ -33,7 +33,7 @@ def fetch_image(image_url: str, image_io_kwargs: dict[str, Any] | None = None) -
     """
     from PIL import Image
 
-    from tetrad.tokenizer_svc.images.decoding import FORMATS, upright
+    from tetrad.tokenizer_svc.media.images.decoding import FORMATS, upright
 
     if image_io_kwargs:
         text = f"image_io_kwargs={image_io_kwargs!r} is not supported: images are read as RGB."

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tetrad.services.errors import InvalidRequest
-from tetrad.tokenizer_svc.images.items import ImageItem, PlacedImage
-from tetrad.tokenizer_svc.images.prompts import MediaLimits
+from tetrad.tokenizer_svc.media.items import ImageItem, PlacedImage
+from tetrad.tokenizer_svc.media.prompts import MediaLimits
 from tetrad.v1 import tokenizer_pb2, types_pb2
 
 _DTYPES = {"uint8": types_pb2.DATA_TYPE_UINT8, "int64": types_pb2.DATA_TYPE_INT64}

@@ -41,9 +41,9 @@ from tetrad.tokenizer_svc.api.wire import (
 )
 from tetrad.tokenizer_svc.chat.pair_prompts import PairPrompts, PairTemplate
 from tetrad.tokenizer_svc.chat.renderer import ChatRenderer
-from tetrad.tokenizer_svc.images.items import PlacedImage
-from tetrad.tokenizer_svc.images.message_room import images_too_large
-from tetrad.tokenizer_svc.images.prompts import Images, NoImages, PromptImages
+from tetrad.tokenizer_svc.media.items import PlacedImage
+from tetrad.tokenizer_svc.media.message_room import images_too_large
+from tetrad.tokenizer_svc.media.prompts import Images, NoImages, PromptImages
 from tetrad.tokenizer_svc.observability.metrics import TokenizerMetrics
 from tetrad.tokenizer_svc.tokenizer.detokenize_stream import DetokenizeStream
 from tetrad.tokenizer_svc.tokenizer.encoding_threads import EncodingThreads

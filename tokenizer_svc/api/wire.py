@@ -11,8 +11,8 @@ from tetrad.services.version import VERSION
 from tetrad.tokenizer_svc.api.media_wire import encode_media_limits
 from tetrad.tokenizer_svc.chat.pair_prompts import PairTemplate
 from tetrad.tokenizer_svc.chat.renderer import Conversation
-from tetrad.tokenizer_svc.images.items import PlacedImage
-from tetrad.tokenizer_svc.images.prompts import MediaLimits
+from tetrad.tokenizer_svc.media.items import PlacedImage
+from tetrad.tokenizer_svc.media.prompts import MediaLimits
 from tetrad.tokenizer_svc.tokenizer.detokenize_stream import Deltas, DetokenizeStream, OpenHandle
 from tetrad.tokenizer_svc.tokenizer.tokenizer import EncodedPair, Tokenizer, Truncation
 from tetrad.v1 import tokenizer_pb2

@@ -1,1 +1,0 @@
-"""Images: preprocesses the images of prompts in processes of their own, and expands their placeholders."""

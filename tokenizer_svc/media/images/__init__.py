@@ -1,0 +1,1 @@
+"""Images: decodes image files, and knows the image processors of the families of models."""

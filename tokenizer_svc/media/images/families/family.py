@@ -1,0 +1,77 @@
+"""Family: the rules of a family of models for images in prompts. The other files of this room hold the rules, table.py all.
+
+A rule reads facts of the model and of one processed image. The rules follow `replace_image_token` of transformers' processors
+(models/*/processing_*.py), so that prompts have the same tokens.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tetrad.tokenizer_svc.media.images.families.model import ImageModel, ModelFiles, ProcessedImage
+
+Grid = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """What a prompt has in place of an image's placeholder.
+
+    Attributes:
+        text: a text with `num_marks` marks of the image (`model.mark`).
+        num_marks: number of marks.
+        repeat: number of tokens that each mark stands for; each of them takes an embedding.
+    """
+
+    text: str
+    num_marks: int
+    repeat: int
+
+    @property
+    def num_embeds(self) -> int:
+        """Number of embeddings."""
+        return self.num_marks * self.repeat
+
+
+def _no_grid(*_: object) -> Grid | None:
+    return None
+
+
+def _no_settings(_: ModelFiles) -> Mapping[str, Any]:
+    return {}
+
+
+def mark_of(model: ImageModel) -> str:
+    """Return the text of the token that an embedding replaces."""
+    return model.mark
+
+
+@dataclass(frozen=True)
+class Family:
+    """The rules of a family.
+
+    Attributes:
+        image_processor: the image processor of a model whose files name none.
+        expand: returns what replaces an image's placeholder.
+        max_embeds: returns the number of embeddings of the largest image.
+        kwargs: settings of the image processor that a request may change: those that leave the input of the vision tower valid.
+        placeholder: returns the text that a prompt has for an image before it is expanded.
+        message_text: returns an image's text in a message for templates that read only texts, as in vLLM.
+        grid: returns frames, rows and columns of the embeddings, for models whose positions have three axes.
+        settings: returns settings of the image processor that transformers' processor sets.
+        splits_single: the image processor splits an image only if its prompt has no other.
+        stacked: see PilProcessor.
+        repeats_frames: see PilProcessor.
+    """
+
+    image_processor: str
+    expand: Callable[[ImageModel, ProcessedImage], Expansion]
+    max_embeds: Callable[[ImageModel], int]
+    kwargs: tuple[str, ...] = ()
+    placeholder: Callable[[ImageModel], str] = mark_of
+    message_text: Callable[[ImageModel], str] = mark_of
+    grid: Callable[[ImageModel, ProcessedImage], Grid | None] = _no_grid
+    settings: Callable[[ModelFiles], Mapping[str, Any]] = _no_settings
+    splits_single: bool = False
+    stacked: bool = True
+    repeats_frames: bool = False
