@@ -70,6 +70,7 @@ def encode_info(
         pooling=types_pb2.PoolingInfo(**asdict(facts.pooling)) if facts.pooling else None,
         num_speculative_tokens=0 if config is None else config.num_speculative_tokens,
         logits_processors=facts.logits_processors,
+        logprobs_mode=settings.logprobs_mode,
         modalities=map(_encode_modality, facts.modalities),
         encoder_cache_size=facts.encoder_cache_size(layout),
         max_media_bytes=settings.max_total_media_bytes if facts.modalities else 0,

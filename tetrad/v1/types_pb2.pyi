@@ -22,6 +22,7 @@ class Capability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CAPABILITY_WORKER_GROUP: _ClassVar[Capability]
     CAPABILITY_WEIGHT_UPDATE: _ClassVar[Capability]
     CAPABILITY_DRAFTS_WITH_STATES: _ClassVar[Capability]
+    CAPABILITY_LOGPROBS_MODES: _ClassVar[Capability]
 
 class KvCacheKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -87,6 +88,7 @@ CAPABILITY_KV_TRANSFER: Capability
 CAPABILITY_WORKER_GROUP: Capability
 CAPABILITY_WEIGHT_UPDATE: Capability
 CAPABILITY_DRAFTS_WITH_STATES: Capability
+CAPABILITY_LOGPROBS_MODES: Capability
 KV_CACHE_KIND_UNSPECIFIED: KvCacheKind
 KV_CACHE_KIND_FULL_ATTENTION: KvCacheKind
 KV_CACHE_KIND_SLIDING_WINDOW: KvCacheKind

@@ -14,7 +14,17 @@ from tetrad.worker_svc.core.device import LoadRequest
 
 _SAMPLES = 16
 _SAMPLE_BYTES = 4096
-_IRRELEVANT = ("model", "path", "draft_method", "draft_path", "num_draft_tokens", "loras", "logits_processors", "weights")
+_IRRELEVANT = (
+    "model",
+    "path",
+    "draft_method",
+    "draft_path",
+    "num_draft_tokens",
+    "loras",
+    "logits_processors",
+    "logprobs_mode",
+    "weights",
+)
 """Options that do not change keys and values of the base model; adapters are part of the hashes of blocks."""
 _CONFIG = "config.json"
 _WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth", _CONFIG)

@@ -20,6 +20,7 @@ from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.plan import Ints, ModelRunnerOutput, SchedulerOutput, finished
 from tetrad.worker_svc.core.request_table import RequestTable, ScheduledRows
+from tetrad.worker_svc.core.sampler_options import DEFAULT_SAMPLER, SamplerOptions
 from tetrad.worker_svc.core.step_inputs import StepRows, order_rows
 from tetrad.worker_svc.cuda.block_contents import DeviceBlockContents
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
@@ -63,7 +64,7 @@ class CudaModelRunner:
         loras: the model's adapters; None: the model does not support adapters.
         pooling: creates the pooling part for an input batch; None: the model only generates.
         media: creates the part for images for an input batch; None: the model takes only text.
-        processors: names and classes of the custom logits processors.
+        sampling: settings of the sampler.
         parts: creates the parts that depend on whether the model is whole.
 
     Attributes:
@@ -83,7 +84,7 @@ class CudaModelRunner:
         loras: DeviceLoras | None = None,
         pooling: Callable[[InputBatch], DevicePoolingRows] | None = None,
         media: Callable[[InputBatch], DeviceStepMedia] | None = None,
-        processors: Sequence[tuple[str, type]] = (),
+        sampling: SamplerOptions = DEFAULT_SAMPLER,
         parts: RunnerParts = WHOLE,
     ) -> None:
         config = model.config
@@ -108,13 +109,15 @@ class CudaModelRunner:
         )
         self.state = parts.state(accelerator, self.batch)
         made = make_processors(
-            processors,
+            sampling.processors,
             accelerator.device,
             vocab_size=config.vocab_size,
             max_model_len=layout.max_model_len,
             max_num_seqs=layout.max_num_seqs,
         )
-        self.sampler = parts.sampler(SamplerParts(accelerator, self.state, self.batch, config.vocab_size, made))
+        mode = sampling.logprobs_mode
+        self._has_logits = mode.has_logits
+        self.sampler = parts.sampler(SamplerParts(accelerator, self.state, self.batch, config.vocab_size, made, mode))
         self._asked_prompts = AskedPrompts()
         self._pooling: DevicePoolingRows = NoDevicePooling() if pooling is None else pooling(self.batch)
         self._loras = NoGraphLoras() if loras is None else SlotGraphLoras(loras, layout.max_num_seqs)
@@ -285,7 +288,7 @@ class CudaModelRunner:
         if hidden is None:
             assert logits is not None
             return Outputs(lambda tokens: self._select(logits, tokens))
-        launched = launch_prompts(prompts, hidden, self._prompt_logits, self.accelerator)
+        launched = launch_prompts(prompts, hidden, self._prompt_logits, self.accelerator, has_logits=self._has_logits)
         pooling = self._pooling.launch(rows, hidden)
         owners = np.repeat(rows.slots, rows.num_scheduled)
 

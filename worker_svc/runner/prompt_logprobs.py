@@ -91,13 +91,19 @@ class AskedPrompts:
         )
 
 
-def collect(chunks: list[PromptChunk], hidden: torch.Tensor, logits_of: LogitsOf) -> list[PromptLogprobs]:
-    """Compute the chunks' log-probabilities from a step's hidden states [T, hidden], on the host; return complete prompts."""
+def collect(
+    chunks: list[PromptChunk], hidden: torch.Tensor, logits_of: LogitsOf, *, has_logits: bool = False
+) -> list[PromptLogprobs]:
+    """Compute the chunks' log-probabilities from a step's hidden states [T, hidden], on the host; return complete prompts.
+
+    `has_logits`: logits take the place of log-probabilities, see LogprobsMode.
+    """
     found = []
     for chunk in chunks:
         for piece, followers in chunk.pieces():
-            logprobs = logits_of(hidden[piece], chunk.slot).log_softmax(1)
-            chunk.gathered.append(gather_logprobs(logprobs, followers, chunk.num_top))
+            logits = logits_of(hidden[piece], chunk.slot)
+            scores = logits if has_logits else logits.log_softmax(1)
+            chunk.gathered.append(gather_logprobs(scores, followers, chunk.num_top))
         found.append(chunk.finish())
     return [each for each in found if each is not None]
 
@@ -105,11 +111,11 @@ def collect(chunks: list[PromptChunk], hidden: torch.Tensor, logits_of: LogitsOf
 def prompt_failures(found: Iterable[PromptLogprobs]) -> list[tuple[int, TetradError]]:
     """Return the requests whose prompt logprobs are not numbers, and their errors.
 
-    One NaN or infinite logit makes all log-probabilities of its position NaN.
+    One NaN or infinite logit makes all log-probabilities of its position NaN. Of logits, only the tokens' own are looked at.
     """
     failures: list[tuple[int, TetradError]] = []
     for each in found:
-        broken = np.flatnonzero(np.isnan(each.rows.logprobs[:, 0]))
+        broken = np.flatnonzero(~(each.rows.logprobs[:, 0] < np.inf))
         if len(broken):
             failures.append((each.handle, _not_a_number(each.start + int(broken[0]))))
     return failures

@@ -36,7 +36,12 @@ class LaunchedPrompts:
 
 
 def launch_prompts(
-    chunks: list[PromptChunk], hidden: torch.Tensor, logits_of: LogitsOf, accelerator: Accelerator
+    chunks: list[PromptChunk],
+    hidden: torch.Tensor,
+    logits_of: LogitsOf,
+    accelerator: Accelerator,
+    *,
+    has_logits: bool = False,
 ) -> LaunchedPrompts:
     """Launch the gathering of log-probabilities of a step's prompts.
 
@@ -45,6 +50,7 @@ def launch_prompts(
         hidden: [T, hidden], the step's hidden states.
         logits_of: computes logits from hidden states.
         accelerator: the device with the hidden states.
+        has_logits: whether logits take the place of log-probabilities.
     """
     tensors: list[torch.Tensor] = []
     counts = []
@@ -52,6 +58,7 @@ def launch_prompts(
         before = len(tensors)
         for piece, followers in chunk.pieces():
             actual = accelerator.upload(followers.astype(np.int32))
-            tensors += gather_candidates(logits_of(hidden[piece], chunk.slot), actual, chunk.num_top)
+            logits = logits_of(hidden[piece], chunk.slot)
+            tensors += gather_candidates(logits, actual, chunk.num_top, has_logits=has_logits)
         counts.append((len(tensors) - before) // TENSORS_A_GROUP)
     return LaunchedPrompts(tensors, list(zip(chunks, counts, strict=True)))
