@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from tetrad.worker_svc.native.library import _declare, best_target, load_library, targets
+from tetrad.worker_svc.native.operands import Epilogue, LayerPages
 from tetrad.worker_svc.native.program import Pages, Tokens
-from tetrad.worker_svc.native.program_builder import Epilogue, LayerPages, ProgramBuilder
+from tetrad.worker_svc.native.program_builder import ProgramBuilder
 from tetrad.worker_svc.native.structures import Heads, KvType
 from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.native.weights import NativeMatrix
