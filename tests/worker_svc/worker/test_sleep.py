@@ -66,7 +66,7 @@ async def test_a_model_with_several_kv_groups_wakes_up(client, tmp_path, save_ti
 async def test_the_kv_cache_is_freed_and_at_level_2_the_model_too(client, tiny_llama):
     await client.get_ready(tiny_llama[0])
     worker = client.served.worker
-    runner, model = weakref.ref(worker._runner), weakref.ref(worker.weights.model)
+    runner, model = weakref.ref(worker.cache.runner), weakref.ref(worker.weights.model)
 
     await sleep(client, 2)
 
