@@ -112,6 +112,7 @@ class RequestOutput:
     Attributes:
         prompt: the text of the prompt, if it was given as text or rendered from a chat.
         prompt_logprobs: one entry per prompt token, the first is None; delivered once.
+        prompt_token_id_logprobs: scores of `prompt_logprob_token_ids` [rows, ids] float32, a numpy array; delivered once.
         outputs: the outputs that made progress (all n in a final-only output).
         finished: whether all n outputs are complete.
         num_cached_tokens: prompt tokens found in the prefix cache; None until known.
@@ -128,6 +129,7 @@ class RequestOutput:
     lora_request: LoRARequest | None = None
     num_cached_tokens: int | None = None
     kv_transfer_params: dict[str, Any] | None = None
+    prompt_token_id_logprobs: Any = None
 
     def add(self, newer: "RequestOutput", *, aggregate: bool) -> None:
         """Merge a later output of the same request into this one.
@@ -148,6 +150,8 @@ def merge(older: RequestOutput, newer: RequestOutput, places: dict[int, int], *,
     """Merge a later output into an earlier one and update `places`, its places by index. See RequestOutput.add."""
     older.finished |= newer.finished
     older.prompt_logprobs = older.prompt_logprobs or newer.prompt_logprobs
+    if older.prompt_token_id_logprobs is None:
+        older.prompt_token_id_logprobs = newer.prompt_token_id_logprobs
     older.num_cached_tokens = newer.num_cached_tokens
     older.kv_transfer_params = newer.kv_transfer_params or older.kv_transfer_params
     for output in newer.outputs:

@@ -6,6 +6,7 @@ Made by the input processor, updated by the output processor; makes RequestOutpu
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from tetrad.frontend.media.features import MediaFeature
 from tetrad.frontend.request.admission import Ticket
@@ -14,6 +15,7 @@ from tetrad.frontend.request.collector import OutputCollector
 from tetrad.frontend.request.kv_transfer import KvTransfer
 from tetrad.frontend.request.outputs import LoRARequest, PositionLogprobs, RequestMetrics, RequestOutput
 from tetrad.frontend.request.prefilled import NOT_PREFILLED
+from tetrad.frontend.request.prompt_scores import PromptScores
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.frontend.request.sequence import Sequence
 
@@ -64,6 +66,8 @@ class RequestState:
         # A prompt of one token has no log-probabilities: the first token never has one.
         nothing_to_come = params.prompt_logprobs is not None and len(prompt_token_ids) == 1
         self._prompt_logprobs: list[PositionLogprobs | None] | None = [None] if nothing_to_come else None
+        self._prompt_scores: Any = None  # an array, once they are known
+        self._has_scores = False
 
         self._ticket: Ticket | None = None
         self._expiry: asyncio.TimerHandle | None = None
@@ -121,6 +125,11 @@ class RequestState:
             # The first token has no predecessor, so it has no log-probability.
             self._prompt_logprobs = [None, *positions]
 
+    def set_prompt_scores(self, scores: PromptScores) -> None:
+        """Store the scores at positions of the prompt; as for log-probabilities, the first ones received are kept."""
+        if not self._has_scores and self.params.prompt_logprob_token_ids is not None:
+            self._has_scores, self._prompt_scores = True, scores.to_array()
+
     def deliver(self, sequence: Sequence) -> None:
         """Put the new output of a sequence, if any, on the collector."""
         if sequence.finished:
@@ -141,6 +150,9 @@ class RequestState:
         if self.kind is RequestOutputKind.DELTA and prompt_logprobs is not None:
             self._prompt_logprobs = []
             prompt_logprobs = prompt_logprobs or None
+        scores = self._prompt_scores
+        if self.kind is RequestOutputKind.DELTA:
+            self._prompt_scores = None
         self.collector.put(
             RequestOutput(
                 request_id=self.request_id,
@@ -153,5 +165,6 @@ class RequestState:
                 lora_request=self.lora_request,
                 num_cached_tokens=self._num_cached_of_prompt,
                 kv_transfer_params=None if transfer is None else transfer.to_json(),
+                prompt_token_id_logprobs=scores,
             )
         )

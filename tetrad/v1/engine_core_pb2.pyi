@@ -299,7 +299,7 @@ class DecodeBatch(_message.Message):
     def __init__(self, handles: _Optional[bytes] = ..., num_tokens: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ...) -> None: ...
 
 class EngineCoreOutput(_message.Message):
-    __slots__ = ("handle", "new_token_ids", "finish_reason", "stop_reason", "new_logprobs", "new_prompt_logprobs", "prefill_stats", "request_id", "status", "events", "pooling_output", "kv_transfer_params", "spec_decode_metrics", "num_nans_in_logits", "trace_headers", "kv_transfer")
+    __slots__ = ("handle", "new_token_ids", "finish_reason", "stop_reason", "new_logprobs", "new_prompt_logprobs", "prefill_stats", "request_id", "status", "events", "pooling_output", "kv_transfer_params", "spec_decode_metrics", "num_nans_in_logits", "trace_headers", "kv_transfer", "prompt_scores")
     class TraceHeadersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -323,6 +323,7 @@ class EngineCoreOutput(_message.Message):
     NUM_NANS_IN_LOGITS_FIELD_NUMBER: _ClassVar[int]
     TRACE_HEADERS_FIELD_NUMBER: _ClassVar[int]
     KV_TRANSFER_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_SCORES_FIELD_NUMBER: _ClassVar[int]
     handle: int
     new_token_ids: bytes
     finish_reason: _types_pb2.FinishReason
@@ -339,7 +340,8 @@ class EngineCoreOutput(_message.Message):
     num_nans_in_logits: int
     trace_headers: _containers.ScalarMap[str, str]
     kv_transfer: _types_pb2.KvTransferParams
-    def __init__(self, handle: _Optional[int] = ..., new_token_ids: _Optional[bytes] = ..., finish_reason: _Optional[_Union[_types_pb2.FinishReason, str]] = ..., stop_reason: _Optional[_Union[_types_pb2.StopReason, _Mapping]] = ..., new_logprobs: _Optional[_Union[_types_pb2.LogprobsColumns, _Mapping]] = ..., new_prompt_logprobs: _Optional[_Union[_types_pb2.LogprobsColumns, _Mapping]] = ..., prefill_stats: _Optional[_Union[PrefillStats, _Mapping]] = ..., request_id: _Optional[str] = ..., status: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., events: _Optional[_Iterable[_Union[EngineCoreEvent, _Mapping]]] = ..., pooling_output: _Optional[_Union[_types_pb2.Tensor, _Mapping]] = ..., kv_transfer_params: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., spec_decode_metrics: _Optional[_Union[SpecDecodeMetrics, _Mapping]] = ..., num_nans_in_logits: _Optional[int] = ..., trace_headers: _Optional[_Mapping[str, str]] = ..., kv_transfer: _Optional[_Union[_types_pb2.KvTransferParams, _Mapping]] = ...) -> None: ...
+    prompt_scores: _types_pb2.PromptScores
+    def __init__(self, handle: _Optional[int] = ..., new_token_ids: _Optional[bytes] = ..., finish_reason: _Optional[_Union[_types_pb2.FinishReason, str]] = ..., stop_reason: _Optional[_Union[_types_pb2.StopReason, _Mapping]] = ..., new_logprobs: _Optional[_Union[_types_pb2.LogprobsColumns, _Mapping]] = ..., new_prompt_logprobs: _Optional[_Union[_types_pb2.LogprobsColumns, _Mapping]] = ..., prefill_stats: _Optional[_Union[PrefillStats, _Mapping]] = ..., request_id: _Optional[str] = ..., status: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., events: _Optional[_Iterable[_Union[EngineCoreEvent, _Mapping]]] = ..., pooling_output: _Optional[_Union[_types_pb2.Tensor, _Mapping]] = ..., kv_transfer_params: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., spec_decode_metrics: _Optional[_Union[SpecDecodeMetrics, _Mapping]] = ..., num_nans_in_logits: _Optional[int] = ..., trace_headers: _Optional[_Mapping[str, str]] = ..., kv_transfer: _Optional[_Union[_types_pb2.KvTransferParams, _Mapping]] = ..., prompt_scores: _Optional[_Union[_types_pb2.PromptScores, _Mapping]] = ...) -> None: ...
 
 class PrefillStats(_message.Message):
     __slots__ = ("num_prompt_tokens", "num_computed_tokens", "num_cached_tokens", "num_local_cached_tokens", "num_external_cached_tokens")

@@ -34,6 +34,7 @@ from tetrad.worker_svc.runner.loras import NoLoras, SlotLoras
 from tetrad.worker_svc.runner.pooling_rows import NoPooling, PoolingRows
 from tetrad.worker_svc.runner.prompt_embeds import SlotEmbeds
 from tetrad.worker_svc.runner.prompt_logprobs import AskedPrompts, collect, prompt_failures
+from tetrad.worker_svc.runner.prompt_scores import AskedScores, check_scores, collect_scores, score_failures
 from tetrad.worker_svc.runner.step_result import step_result
 from tetrad.worker_svc.runner.warm_up import dummy_plans
 from tetrad.worker_svc.sampler.custom_classes import make_processors
@@ -113,13 +114,28 @@ class ModelRunner(Generic[M]):
         )
         self.sampler = Sampler(self._batch, vocab_size, made, sampling.logprobs_mode)
         self._has_logits = sampling.logprobs_mode.has_logits
-        self._asked_prompts = AskedPrompts()
+        self._asked_prompts, self._asked_scores = AskedPrompts(), AskedScores()
         self._pooling: PoolingRows = NoPooling() if pooling is None else pooling(self._batch)
         self._loras = NoLoras() if loras is None else SlotLoras(loras, layout.max_num_seqs)
         self._embeds = SlotEmbeds(model.embedding_size)
         self._media: StepMedia = NoMedia() if media is None else SlotMedia(media)
-        listeners = (self.sampler, self._asked_prompts, self._pooling, self._loras, self._embeds, self._media)
-        checks = (self._pooling.check, self._loras.check, self._embeds.check, self._media.check, self.sampler.check)
+        listeners = (
+            self.sampler,
+            self._asked_prompts,
+            self._asked_scores,
+            self._pooling,
+            self._loras,
+            self._embeds,
+            self._media,
+        )
+        checks = (
+            self._pooling.check,
+            self._loras.check,
+            self._embeds.check,
+            self._media.check,
+            self.sampler.check,
+            check_scores,
+        )
         self._requests = RequestTable(
             self._batch,
             vocab_size,
@@ -175,10 +191,12 @@ class ModelRunner(Generic[M]):
         plan, inputs = begun.plan, begun.inputs
         chunks = self._asked_prompts.chunks(inputs, self._batch)
         prompt_logprobs = collect(chunks, hidden, self._prompt_logits, has_logits=self._has_logits)
+        scored = self._asked_scores.chunks(inputs, self._batch)
+        prompt_scores = collect_scores(scored, hidden, self._prompt_logits, has_logits=self._has_logits)
         pooled, pooling_failures = self._pooling.collect(inputs, hidden)
         slots, sampled = self._sample(plan, inputs, hidden)
         handles = self._batch.handles[slots].astype(np.uint32)
-        failures = dict([*prompt_failures(prompt_logprobs), *pooling_failures])
+        failures = dict([*prompt_failures(prompt_logprobs), *score_failures(prompt_scores), *pooling_failures])
         failures.update((int(handles[row]), error) for row, error in sampled.failures)
         for handle in failures:
             self._requests.set_aside(handle)
@@ -190,6 +208,7 @@ class ModelRunner(Generic[M]):
             sampled,
             failures=[*begun.failures, *failures.items()],
             prompt_logprobs=prompt_logprobs,
+            prompt_scores=prompt_scores,
             pooled=pooled,
             compute_seconds=(ended := time.perf_counter()) - begun.started,
             draft_seconds=ended - sampled_at if plan.num_spec_tokens else 0.0,

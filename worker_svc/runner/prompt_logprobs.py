@@ -17,7 +17,7 @@ from tetrad.worker_svc.core.plan import Ints, LogprobRows, NewRequest, PromptLog
 from tetrad.worker_svc.core.step_inputs import StepRows
 from tetrad.worker_svc.sampler.logprobs import gather_logprobs
 
-_ROWS_AT_ONCE = 256
+ROWS_AT_ONCE = 256
 """Number of positions whose logits are computed at once. For a whole prompt, logits would take 200 MB per 1,000 tokens, with a
 vocabulary of 49,152."""
 
@@ -39,8 +39,8 @@ class PromptChunk:
 
     def pieces(self) -> Iterator[tuple[slice, Ints]]:
         """Yield slices of the step's tokens, each small enough to compute logits at once, with the followers."""
-        for start in range(0, len(self.followers), _ROWS_AT_ONCE):
-            followers = self.followers[start : start + _ROWS_AT_ONCE]
+        for start in range(0, len(self.followers), ROWS_AT_ONCE):
+            followers = self.followers[start : start + ROWS_AT_ONCE]
             yield slice(self.first + start, self.first + start + len(followers)), followers
 
     def finish(self) -> PromptLogprobs | None:

@@ -122,6 +122,26 @@ TABLE = {
     ),
     "logprobs": (None, [(0, 0), (-1, -1)], [(-2, "logprobs must be non-negative or -1, got -2.")]),
     "prompt_logprobs": (None, [(0, 0), (-1, -1)], [(-2, "prompt_logprobs must be non-negative or -1, got -2.")]),
+    "prompt_logprob_token_ids": (
+        None,
+        [([5, -1], [5, -1]), (([1, 2], [3], []), [[1, 2], [3], []])],
+        [
+            ([], "prompt_logprob_token_ids must be ids, or one list of ids for each scored row, and not be empty."),
+            (7, "prompt_logprob_token_ids must be ids, or one list of ids for each scored row, and not be empty."),
+            ([-2], "prompt_logprob_token_ids must contain ids of the vocabulary, or -1 for none, got -2."),
+            ([[1], [True]], "prompt_logprob_token_ids must contain only integers, got True."),
+            ([[1], 2], "prompt_logprob_token_ids must have only ids, or only lists of ids, got 2 among lists."),
+        ],
+    ),
+    "prompt_logprob_start": (
+        None,
+        [],
+        [
+            (-1, "prompt_logprob_start must be non-negative, got -1."),
+            (1, "prompt_logprob_start needs prompt_logprob_token_ids."),
+            (1.5, "prompt_logprob_start must be an integer, got 1.5."),
+        ],
+    ),
     "logprob_token_ids": (
         None,
         [([5] * 128, [5] * 128)],
@@ -309,6 +329,14 @@ def limits():
         ({"logprobs": 21}, "Requested sample logprobs of 21, which is greater than max allowed: 20"),
         ({"logprobs": -1}, "Requested sample logprobs of 50, which is greater than max allowed: 20"),
         ({"prompt_logprobs": 21}, "Requested prompt logprobs of 21, which is greater than max allowed: 20"),
+        (
+            {"prompt_logprob_token_ids": [[1], list(range(21))]},
+            "Requested prompt logprobs of 21, which is greater than max allowed: 20",
+        ),
+        (
+            {"prompt_logprob_token_ids": [[1], [50]]},
+            "token_id(s) [50] in prompt_logprob_token_ids contain out-of-vocab token ids. Vocabulary size: 50",
+        ),
         ({"stop": ["a"] * 5}, "stop may hold at most 4 strings, got 5."),
         ({"stop": "a" * 1025}, "A stop string may have at most 1024 characters, got 1025."),
         ({"bad_words": ["a"] * 129}, "bad_words may hold at most 128 words, got 129."),
