@@ -53,7 +53,7 @@ $(STAMP): requirements.lock pyproject.toml VERSION $(SERVER_REQUIREMENTS) | $(VE
 	@echo "Installed: $$(du -sh $(VENV) | cut -f1) in $(VENV)"
 
 $(SERVER_STAMP): requirements.lock pyproject.toml VERSION $(SERVER_REQUIREMENTS) | $(VENV)/bin/python
-	@echo "Installing what a server needs into $(VENV): 1 to 10 minutes, as fast as the network, and $(if $(TORCH_INDEX),1.2 GB of disk,6 GB of disk with torch for CUDA)."
+	@echo "Installing what a server needs into $(VENV): 1 to 10 minutes, as fast as the network, and $(if $(TORCH_INDEX),1.4 GB of disk,6 GB of disk with torch for CUDA)."
 	@$(MAKE) --no-print-directory torch
 	@$(PIP_INSTALL) -c requirements.lock setuptools $(addprefix -r ,$(SERVER_REQUIREMENTS))
 	@$(INSTALL_TETRAD)
@@ -318,7 +318,7 @@ wheel: setup ## Build the wheels of tetrad (with compiled kernels) and tetrad-cl
 wheel-aarch64: setup ## The same for ARM: kernels compiled by aarch64-linux-gnu-g++ (Debian's g++-aarch64-linux-gnu)
 	@$(BIN)/python tools/wheels.py --machine aarch64 $(ARGS)
 
-install-test: setup ## Install both wheels into an empty environment from pip's index, serve there without a compiler (2 minutes, 1.2 GB)
+install-test: setup ## Install both wheels into an empty environment from pip's index, serve there without a compiler (2 minutes, 1.4 GB)
 	TEST_INSTALL=1 $(BIN)/python -m pytest -n 0 tests/install $(PYTEST_ARGS)
 
 release: setup ## Check and test the commit, build its wheels into dist/, and tag it with the version in VERSION
