@@ -154,7 +154,7 @@ def with_media(info: ModelInfo, media: ModelMedia | None) -> ModelInfo:
         info,
         num_parameters=info.num_parameters + media.tower.num_parameters,
         weights_size_bytes=info.weights_size_bytes + media.tower.size_bytes,
-        modalities=(media.tower.modality,),
+        modalities=media.tower.modalities,
         uses_mrope=media.tower.uses_mrope,
     )
 

@@ -4,14 +4,15 @@ A LoadedModel that takes media has a tower. The worker encodes one item at a tim
 others, and keeps the embeddings in an encoder cache until the engine core frees them. Knows nothing of gRPC or of a device.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from tetrad.services.errors import Unsupported
 from tetrad.worker_svc.core.plan import EncoderItem
 
-IMAGE = "image"
-"""The modality of images."""
+IMAGE, VIDEO = "image", "video"
+"""Names of modalities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Tower(Protocol):
     """The part of a model that reads media: the vision model with its projector.
 
     Attributes:
-        modality: the kind of media.
+        modalities: the kinds of media.
         has_own_thread: whether `encode` runs on the encoder thread, beside steps; False: on the compute thread, between steps.
         uses_mrope: whether the model's positions have three axes: time, height and width.
         num_deep_layers: number of layers behind which the model adds an item's further values (L of EncodedItem).
@@ -53,7 +54,7 @@ class Tower(Protocol):
         value_bytes: bytes of a value of the output.
     """
 
-    modality: Modality
+    modalities: tuple[Modality, ...]
     has_own_thread: bool
     uses_mrope: bool
     num_deep_layers: int
@@ -114,11 +115,15 @@ class ModelMedia(NamedTuple):
 
         Raises Unsupported if the tower takes other media; otherwise as Tower.encode.
         """
-        if item.modality != self.tower.modality.modality:
-            raise Unsupported(
-                f"The model takes media of modality {self.tower.modality.modality!r}, not {item.modality[:80]!r}."
-            )
+        taken = [each.modality for each in self.tower.modalities]
+        if item.modality not in taken:
+            raise Unsupported(f"The model takes media of modality {quoted(taken)}, not {item.modality[:80]!r}.")
         self.cache.put(stream_id, item.identifier, self.tower.encode(item), after_step)
+
+
+def quoted(modalities: Iterable[str]) -> str:
+    """Return names of modalities for an error."""
+    return " or ".join(map(repr, modalities))
 
 
 def media_of(model: object) -> ModelMedia | None:

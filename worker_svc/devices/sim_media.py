@@ -42,7 +42,7 @@ class SimTower:
     def __init__(
         self, layers: ModelConfig, seconds_per_embedding: float, sleep: Callable[[float], None] = precise_sleep
     ) -> None:
-        self.modality = Modality(IMAGE, min(MOST_EMBEDS, layers.max_position_embeddings))
+        self.modalities = (Modality(IMAGE, min(MOST_EMBEDS, layers.max_position_embeddings)),)
         self.uses_mrope, self.num_deep_layers = layers.has_axes, layers.num_deep_layers
         self._seconds, self._sleep = seconds_per_embedding, sleep
 

@@ -30,17 +30,19 @@ class TransformersTower:
         module: transformers' model without its text layers, in evaluation mode on its device.
         kind: how the architecture reads items.
         processor: the settings of the model's image processor.
-        modality: the modality, with the largest number of embeddings of an item.
+        modalities: the modalities, each with the largest number of embeddings of an item.
         has_own_thread: see Tower.
     """
 
-    def __init__(self, module: Any, kind: TowerKind, processor: Any, modality: Modality, *, has_own_thread: bool) -> None:
+    def __init__(
+        self, module: Any, kind: TowerKind, processor: Any, modalities: tuple[Modality, ...], *, has_own_thread: bool
+    ) -> None:
         self._module, self._read, self._processor = module, kind.read, processor
         self.uses_mrope = kind.uses_mrope
         self._normal = normalization_of(processor)
         self._hidden_size = int(module.config.get_text_config().hidden_size)
         self._vision: Any = module.config.vision_config
-        self.modality, self.has_own_thread = modality, has_own_thread
+        self.modalities, self.has_own_thread = modalities, has_own_thread
         self.num_deep_layers = len(getattr(self._vision, "deepstack_visual_indexes", None) or ())
         weights = list(module.parameters())
         self.num_parameters = sum(each.numel() for each in weights)

@@ -87,7 +87,8 @@ def load_tower(
         module = _module(architecture, config, tensors, request.seed, dtype)
         kind.prepare(module)
         largest = kind.largest(processor, module.config)
-        return make(module.to(device), kind, processor, Modality(IMAGE, largest, kind.is_whole), has_own_thread=has_own_thread)
+        modalities = (Modality(IMAGE, largest, kind.is_whole),)
+        return make(module.to(device), kind, processor, modalities, has_own_thread=has_own_thread)
 
 
 def count_parameters(config: Mapping[str, Any]) -> int:

@@ -23,7 +23,7 @@ class RowsTower:
 
     def __init__(self, *, uses_mrope: bool, num_deep_layers: int, is_whole: bool) -> None:
         self.uses_mrope, self.num_deep_layers = uses_mrope, num_deep_layers
-        self.modality = Modality("image", 1000, is_whole)
+        self.modalities = (Modality("image", 1000, is_whole),)
 
 
 @dataclass(frozen=True)

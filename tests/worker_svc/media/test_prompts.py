@@ -66,7 +66,7 @@ def test_prompts_of_images_and_text_in_one_batch_and_in_chunks(kind, make):
 
     batched = model.driver()
     requests = [add(batched, handle, prompt) for handle, prompt in enumerate(prompts)]
-    batched.generate(COUNT, chunk=10_000 if model.loaded.media.tower.modality.is_whole else 7)
+    batched.generate(COUNT, chunk=10_000 if model.loaded.media.tower.modalities[0].is_whole else 7)
 
     for request, prompt in zip(requests, prompts, strict=True):
         check(request, model.reference, prompt)

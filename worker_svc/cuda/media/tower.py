@@ -19,7 +19,7 @@ class DeviceTower(TransformersTower):
     between steps.
 
     Args:
-        module, kind, processor, modality, has_own_thread: see TransformersTower.
+        module, kind, processor, modalities, has_own_thread: see TransformersTower.
         accelerator: the device.
     """
 

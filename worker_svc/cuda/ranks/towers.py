@@ -20,7 +20,7 @@ class TowerFacts:
     has_own_thread = False
 
     def __init__(self, tower: Tower) -> None:
-        self.modality, self.uses_mrope, self.num_deep_layers = tower.modality, tower.uses_mrope, tower.num_deep_layers
+        self.modalities, self.uses_mrope, self.num_deep_layers = tower.modalities, tower.uses_mrope, tower.num_deep_layers
         self.num_parameters, self.size_bytes, self.value_bytes = tower.num_parameters, tower.size_bytes, tower.value_bytes
 
 
