@@ -3,29 +3,18 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import msgspec
-
+from tetrad.frontend.request.position_logprobs import FlatLogprobs, Positions, joined
+from tetrad.frontend.request.position_logprobs import Logprob as Logprob
+from tetrad.frontend.request.position_logprobs import PositionLogprobs as PositionLogprobs
 from tetrad.frontend.request.sampling_values import check_integer, check_text, wrong
 from tetrad.frontend.request.weight_versions import Spans
 
 _MAX_LORA_ID = 2**32 - 1
 
+PromptPositions = list[PositionLogprobs | None] | FlatLogprobs
+"""The candidates of a prompt's positions; the first has none."""
+
 FinishReasonName = Literal["stop", "length", "abort", "error", "repetition"]
-
-
-class Logprob(msgspec.Struct, gc=False):
-    """Log-probability of one candidate. `rank` is 1 for the most likely token, None if unknown.
-
-    The garbage collector does not visit it: an output may have a million candidates, and a collection stops all other requests.
-    """
-
-    logprob: float
-    rank: int | None = None
-    decoded_token: str | None = None
-
-
-PositionLogprobs = dict[int, Logprob]
-"""Token id -> Logprob of one position. The sampled (for a prompt: the actual) token comes first, then the top ones."""
 
 
 @dataclass(slots=True)
@@ -84,7 +73,7 @@ class CompletionOutput:
         text: generated text (new text only for DELTA).
         token_ids: generated ids (new ids only for DELTA).
         cumulative_logprob: sum of the log-probabilities of all generated tokens, if logprobs were requested.
-        logprobs: one entry per entry of token_ids, if requested.
+        logprobs: one entry per entry of token_ids, if requested; FlatLogprobs if the request has `flat_logprobs`.
         finish_reason: None until finished.
         stop_reason: the stop string or stop token id; None for EOS.
         weight_versions: the weights that computed all tokens so far, also for DELTA; None: those of the start.
@@ -94,7 +83,7 @@ class CompletionOutput:
     text: str
     token_ids: list[int]
     cumulative_logprob: float | None = None
-    logprobs: list[PositionLogprobs] | None = None
+    logprobs: Positions | None = None
     finish_reason: FinishReasonName | None = None
     stop_reason: int | str | None = None
     lora_request: LoRARequest | None = None
@@ -122,7 +111,7 @@ class RequestOutput:
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
-    prompt_logprobs: list[PositionLogprobs | None] | None
+    prompt_logprobs: PromptPositions | None
     outputs: list[CompletionOutput]
     finished: bool
     metrics: RequestMetrics | None = None
@@ -169,7 +158,7 @@ def _append(older: CompletionOutput, newer: CompletionOutput) -> None:
     older.text += newer.text
     older.token_ids.extend(newer.token_ids)
     if newer.logprobs:
-        older.logprobs = (older.logprobs or []) + newer.logprobs
+        older.logprobs = joined(older.logprobs, newer.logprobs)
     older.cumulative_logprob = newer.cumulative_logprob
     older.finish_reason = newer.finish_reason
     older.stop_reason = newer.stop_reason

@@ -109,6 +109,7 @@ class SamplingParams(ForeignSamplingParams):
             positions, or one list (or row of an integer array) for each position behind `prompt_logprob_start`; -1 is no id.
         prompt_logprob_start: position of the prompt's token behind which `prompt_logprob_token_ids` begin; None: 0.
         logprob_token_ids: log-probabilities of exactly these ids instead of the top ones; `logprobs` becomes their number.
+        flat_logprobs: log-probabilities are FlatLogprobs, flat lists of all positions, instead of one dict each; for programs.
         detokenize: make text; if False, outputs have ids only.
         skip_special_tokens: leave special tokens out of the text.
         spaces_between_special_tokens: put spaces between special tokens that are shown.
@@ -150,6 +151,7 @@ class SamplingParams(ForeignSamplingParams):
     prompt_logprob_token_ids: ScoreIds | None = None
     prompt_logprob_start: int | None = None
     logprob_token_ids: list[int] | None = None
+    flat_logprobs: bool = False
     detokenize: bool = True
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
@@ -295,7 +297,7 @@ class SamplingParams(ForeignSamplingParams):
             self.logit_bias = biases("logit_bias", self.logit_bias)
 
     def _check_the_rest(self) -> None:
-        for name in ("ignore_eos", "detokenize", "skip_special_tokens", "spaces_between_special_tokens"):
+        for name in ("ignore_eos", "flat_logprobs", "detokenize", "skip_special_tokens", "spaces_between_special_tokens"):
             check_flag(name, getattr(self, name))
         check_flag("include_stop_str_in_output", self.include_stop_str_in_output)
         if self.skip_reading_prefix_cache is not None:

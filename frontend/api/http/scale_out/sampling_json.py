@@ -60,6 +60,7 @@ def params_of(given: SamplingParamsBody, *, stream: bool, as_text: bool) -> Samp
             raise InvalidRequest(f"`{name}` are not available when `stream=True`.", field=name)
     kind = RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY
     params = SamplingParams(**fields, output_kind=kind)
+    params.flat_logprobs = False  # answers in JSON have one form of log-probabilities
     if as_text and not params.detokenize:
         raise InvalidRequest("output_mode 'text' requires sampling_params.detokenize to be true.", field="output_mode")
     if not as_text and not params.stops:
