@@ -31,6 +31,7 @@ UNREAD: dict[str, str] = {
         GetKvTransferEndpointResponse.agent GetKvTransferEndpointResponse.compatibility_hash
         GetKvTransferEndpointResponse.now_monotonic_s
         GetKvTransferEndpointResponse.regions KvRegion.*
+        PrepareSpeechRequest.*
         WorkerLifecycleServicePinLoraRequest.*
         WorkerLifecycleServiceInitWeightTransferRequest.*
     """,
@@ -42,14 +43,15 @@ UNREAD: dict[str, str] = {
         EncoderInputs.handles EncoderInputs.input_indices EncoderInputs.num_inputs
         EngineCoreOutput.num_nans_in_logits
         EngineCoreOutput.spec_decode_metrics EngineCoreOutput.trace_headers
-        EngineInfo.kv_cache_size_bytes
+        EngineInfo.kv_cache_size_bytes EngineInfo.is_encoder_decoder EngineInfo.supports_transcription
+        ModelInfo.encoded_position_bytes
         SchedulerStats.connector_prefix_cache_hits SchedulerStats.connector_prefix_cache_queries
         SchedulerStats.num_waiting_for_remote_kvs_reqs
         KvCacheGroup.attention_chunk_size KvCacheGroup.head_size_v
         KvCacheGroup.num_state_blocks
         KvCacheGroup.sharing_layers
-        ModelInfo.first_layer ModelInfo.is_encoder_decoder ModelInfo.num_stage_layers
-        ModelInfo.supports_transcription ModelInfo.uses_mrope
+        ModelInfo.first_layer ModelInfo.num_stage_layers ModelInfo.uses_mrope
+        ModelInfo.supports_transcription ModelInfo.is_encoder_decoder
         WorkerLifecycleServiceGetInfoResponse.lora_limits
     """,
     OTHERS_READ: """
@@ -61,6 +63,7 @@ UNREAD: dict[str, str] = {
         LoadModelResponse.loaded_bytes LoadModelResponse.total_bytes
         Classification.* ClassifyResponse.* EmbedResponse.* ScoreResponse.*
         ListModelsResponse.models ListModelsResponse.next_page_token TokenLogprobs.top ToolCallDelta.id
+        TranscribeResponse.summary TranscribeResponse.usage
         ModelInfo.architecture ModelInfo.num_layers ModelInfo.num_parameters
         WarmUpResponse.completed WarmUpResponse.total
         WorkerLifecycleServiceGetInfoResponse.contract_revision

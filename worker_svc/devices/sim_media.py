@@ -37,12 +37,13 @@ class SimTower:
     """
 
     has_own_thread = True
-    num_parameters, size_bytes, value_bytes = 0, 0, 0
+    is_attended = False
+    num_parameters, size_bytes, embed_bytes = 0, 0, 0
 
     def __init__(
         self, layers: ModelConfig, seconds_per_embedding: float, sleep: Callable[[float], None] = precise_sleep
     ) -> None:
-        self.modalities = (Modality(IMAGE, min(MOST_EMBEDS, layers.max_position_embeddings)),)
+        self.modalities: tuple[Modality, ...] = (Modality(IMAGE, min(MOST_EMBEDS, layers.max_position_embeddings)),)
         self.uses_mrope, self.num_deep_layers = layers.has_axes, layers.num_deep_layers
         self._seconds, self._sleep = seconds_per_embedding, sleep
 

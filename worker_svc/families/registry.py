@@ -42,6 +42,7 @@ from tetrad.worker_svc.families.post_norm import exaone4, olmo2, olmo3
 from tetrad.worker_svc.families.qwen import qwen2, qwen2_moe, qwen3, qwen3_moe
 from tetrad.worker_svc.families.qwen_delta import qwen3_5, qwen3_5_moe, qwen3_next
 from tetrad.worker_svc.families.values import Values, architecture_of
+from tetrad.worker_svc.families.whisper import whisper
 from tetrad.worker_svc.families.wrappers import wrapper
 from tetrad.worker_svc.model_facts.config import ModelConfig
 
@@ -147,12 +148,14 @@ WRAPPERS: Mapping[str, Family] = {
     "SmolVLMForConditionalGeneration": Family("SmolVLM", wrapper("llama")),
 }
 """Models that also read images; their text model is described."""
+ENCODER_DECODERS: Mapping[str, Family] = {"WhisperForConditionalGeneration": Family("Whisper", whisper)}
+"""Models with an encoder whose output the decoder attends to; the decoder is described."""
 _LIKE_LLAMA = FAMILIES["LlamaForCausalLM"]
 
 
 def find_family(architecture: str) -> Family | None:
     """Return the family of an architecture, from the registry or a plug-in; None if there is none."""
-    known = FAMILIES.get(architecture) or WRAPPERS.get(architecture)
+    known = FAMILIES.get(architecture) or WRAPPERS.get(architecture) or ENCODER_DECODERS.get(architecture)
     if known is not None:
         return known
     describe = find_plugin(architecture)

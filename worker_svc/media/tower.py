@@ -34,6 +34,8 @@ class TransformersTower:
         has_own_thread: see Tower.
     """
 
+    is_attended = False
+
     def __init__(
         self, module: Any, kind: TowerKind, processor: Any, modalities: tuple[Modality, ...], *, has_own_thread: bool
     ) -> None:
@@ -47,7 +49,8 @@ class TransformersTower:
         weights = list(module.parameters())
         self.num_parameters = sum(each.numel() for each in weights)
         self.size_bytes = sum(each.nbytes for each in weights)
-        self.value_bytes: int = weights[0].element_size()
+        self._value_bytes: int = weights[0].element_size()
+        self.embed_bytes = self._hidden_size * (1 + self.num_deep_layers) * self._value_bytes
 
     @torch.inference_mode()
     def encode(self, item: EncoderItem) -> EncodedItem:
@@ -74,7 +77,7 @@ class TransformersTower:
         # Classes that choose a layer's output keep the outputs of all layers.
         kept = _first(self._vision, "num_hidden_layers") if hasattr(self._module.config, "vision_feature_layer") else 0
         values = (12 + kept) * size + 2 * inner + _PATCH_VALUES
-        return num_embeds * self._patches_per_embed() * values * self.value_bytes
+        return num_embeds * self._patches_per_embed() * values * self._value_bytes
 
     def _patches_per_embed(self) -> int:
         config = self._module.config
