@@ -31,7 +31,6 @@ UNREAD: dict[str, str] = {
         GetKvTransferEndpointResponse.agent GetKvTransferEndpointResponse.compatibility_hash
         GetKvTransferEndpointResponse.now_monotonic_s
         GetKvTransferEndpointResponse.regions KvRegion.*
-        PrepareSpeechRequest.*
         WorkerLifecycleServicePinLoraRequest.*
         WorkerLifecycleServiceInitWeightTransferRequest.*
     """,

@@ -9,7 +9,7 @@ from tetrad.tokenizer_svc.speech.plans import Detection, SpeechRequest, Task
 from tetrad.tokenizer_svc.speech.recordings import PreparedPiece, PreparedRecording
 from tetrad.v1 import tokenizer_pb2, types_pb2
 
-_TASKS: dict[int, Task] = {
+_TASKS: dict[types_pb2.SpeechTask, Task] = {
     types_pb2.SPEECH_TASK_UNSPECIFIED: "transcribe",
     types_pb2.SPEECH_TASK_TRANSCRIBE: "transcribe",
     types_pb2.SPEECH_TASK_TRANSLATE: "translate",
@@ -32,7 +32,7 @@ def decode_speech_request(request: tokenizer_pb2.PrepareSpeechRequest) -> Speech
     )
 
 
-def encode_tasks(tasks: Sequence[Task]) -> list[int]:
+def encode_tasks(tasks: Sequence[Task]) -> list[types_pb2.SpeechTask]:
     """Return tasks as values of the enum."""
     return [value for value, task in _TASKS.items() if task in tasks and value]
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.whisper_files import END, LANGUAGES, NO_TIMES, PREVIOUS, START, save_whisper
+from tests.whisper_files import END, LANGUAGES, NO_TIMES, PREVIOUS, START
 from tetrad.services.errors import InvalidRequest, ModelError
 from tetrad.tokenizer_svc.loading.load import load_tokenizer
 from tetrad.tokenizer_svc.media.items import ProcessedItem
@@ -15,15 +15,8 @@ ITEM = ProcessedItem({})
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory):
-    path = tmp_path_factory.mktemp("whisper")
-    save_whisper(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def tokenizer(directory):
-    return load_tokenizer(str(directory))
+def tokenizer(whisper_tokenizer):
+    return whisper_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +24,9 @@ def prompts(tokenizer):
     return WhisperPrompts(tokenizer)
 
 
-def changed(directory, tmp_path, name, **values):
+def changed(whisper, tmp_path, name, **values):
     """Return the tokenizer of a copy of the model, with other values in one of its files."""
-    for each in directory.glob("*.json"):
+    for each in whisper.glob("*.json"):
         (tmp_path / each.name).write_bytes(each.read_bytes())
     path = tmp_path / name
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
@@ -111,8 +104,8 @@ def test_what_the_model_cannot_do_is_refused(prompts, fields, message, field):
 
 class TestEnglishModel:
     @pytest.fixture
-    def english(self, directory, tmp_path):
-        return changed(directory, tmp_path, "generation_config.json", is_multilingual=False)
+    def english(self, whisper, tmp_path):
+        return changed(whisper, tmp_path, "generation_config.json", is_multilingual=False)
 
     def test_it_has_no_languages_and_no_tasks(self, english):
         prompts = WhisperPrompts(english)
@@ -126,8 +119,8 @@ class TestEnglishModel:
             WhisperPrompts(english).plan(SpeechRequest(b"x", language="de"))
 
 
-def test_languages_are_found_without_a_list(directory, tmp_path):
-    tokenizer = changed(directory, tmp_path, "generation_config.json", lang_to_id=None)
+def test_languages_are_found_without_a_list(whisper, tmp_path):
+    tokenizer = changed(whisper, tmp_path, "generation_config.json", lang_to_id=None)
 
     assert written(tokenizer, WhisperPrompts(tokenizer), language="ja")[1] == "<|ja|>"
 
