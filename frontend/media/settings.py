@@ -58,6 +58,9 @@ class MediaSettings(PublicSettings):
         "or the model's own limit.",
     )
     max_media_bytes: int = Field(20 << 20, ge=1024, description="Maximum size of an image file, in bytes.")
+    max_speech_bytes: int = Field(
+        25 << 20, ge=1024, description="Maximum size of an audio file to transcribe or translate, in bytes."
+    )
     allowed_media_domains: Names = Field(
         (),
         description="Host names, separated by commas, from which image URLs (http, https) are fetched; *: all public hosts. "

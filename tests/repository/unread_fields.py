@@ -31,6 +31,7 @@ UNREAD: dict[str, str] = {
         GetKvTransferEndpointResponse.agent GetKvTransferEndpointResponse.compatibility_hash
         GetKvTransferEndpointResponse.now_monotonic_s
         GetKvTransferEndpointResponse.regions KvRegion.*
+        PrepareSpeechRequest.*
         WorkerLifecycleServicePinLoraRequest.*
         WorkerLifecycleServiceInitWeightTransferRequest.*
     """,
@@ -60,6 +61,7 @@ UNREAD: dict[str, str] = {
         LoadModelResponse.loaded_bytes LoadModelResponse.total_bytes
         Classification.* ClassifyResponse.* EmbedResponse.* ScoreResponse.*
         ListModelsResponse.models ListModelsResponse.next_page_token TokenLogprobs.top ToolCallDelta.id
+        TranscribeResponse.summary TranscribeResponse.usage
         ModelInfo.architecture ModelInfo.num_layers ModelInfo.num_parameters
         WarmUpResponse.completed WarmUpResponse.total
         WorkerLifecycleServiceGetInfoResponse.contract_revision

@@ -29,13 +29,9 @@ async def read_body(request: Request, model: type[Model]) -> Model:
     content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if content_type != "application/json" and not content_type.endswith("+json"):
         raise UnsupportedMediaType(f"The body must be application/json, got {content_type!r}.")
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in ("", "identity"):
-        raise UnsupportedMediaType(f"Content-Encoding {encoding[:64]!r} is not supported: send the body as it is.")
     settings: FrontendSettings = request.app.state.settings
     with request.app.state.bodies.open() as share:
-        async with within(earliest_deadline(None)):
-            body = await _read(request, settings.max_body_bytes, share)
+        body = await read_bytes(request, settings.max_body_bytes, share)
         await check_shape(body, max_objects=settings.max_body_objects, max_values=settings.max_body_values)
         return _parsed(body, model)
 
@@ -65,6 +61,26 @@ def _lone_surrogate(body: bytes) -> InvalidRequest | None:
         return None
     text = f"The body contains the lone surrogate {found['lone'].decode()} at byte {found.start()}: it is not valid text."
     return InvalidRequest(text)
+
+
+async def read_bytes(request: Request, limit: int, share: BodyShare) -> bytes:
+    """Return the body of a request.
+
+    Args:
+        request: the HTTP request.
+        limit: maximum number of bytes.
+        share: counts them in the memory of all bodies.
+
+    Raises:
+        InvalidRequest: the body is compressed (415) or too large (413).
+        Overloaded: other bodies take the memory.
+        DeadlineExceeded: the request's time is over.
+    """
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        raise UnsupportedMediaType(f"Content-Encoding {encoding[:64]!r} is not supported: send the body as it is.")
+    async with within(earliest_deadline(None)):
+        return await _read(request, limit, share)
 
 
 async def _read(request: Request, limit: int, share: BodyShare) -> bytes:
