@@ -41,6 +41,7 @@ class MediaSpan:
         num_embeds: number of the item's embeddings.
         is_embed: one byte per token of the span: 1 if it takes an embedding, 0 if not; empty: all tokens take one.
         grid: time, height and width of the embeddings, for models with positions on three axes; empty: plain positions.
+        time_step: positions on the axis of time between two neighbouring times of `grid`; 0: one.
     """
 
     identifier: str
@@ -51,6 +52,7 @@ class MediaSpan:
     num_embeds: int
     is_embed: bytes = b""
     grid: tuple[int, ...] = ()
+    time_step: float = 0.0
 
     @property
     def end(self) -> int:
