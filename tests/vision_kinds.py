@@ -168,6 +168,7 @@ KINDS: Mapping[str, VisionKind] = {
         {"vision_feature_layer": -1, "image_grid_pinpoints": _PINPOINTS, "vision_aspect_ratio": "anyres_max_2"},
         {"processor_class": "LlavaOnevisionProcessor", "num_image_tokens": 4, "vision_feature_select_strategy": "full"}
         | {"vision_aspect_ratio": "anyres_max_2", "image_token": "<image>"},
+        ids={"video_token_id": "<video>"},
     ),
     "smolvlm": _tiles("smolvlm", "SmolVLM"),
     "idefics3": _tiles("idefics3", "Idefics3"),

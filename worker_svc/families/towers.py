@@ -1,4 +1,7 @@
-"""Towers: the architectures whose vision model this worker runs, so that their prompts can have images. Imports no torch."""
+"""Towers: the architectures whose vision model this worker runs, so that their prompts can have images, and videos.
+
+Imports no torch.
+"""
 
 READS_IMAGES = frozenset(
     {
@@ -25,3 +28,21 @@ READS_IMAGES = frozenset(
 
 LISTENS = frozenset({"WhisperForConditionalGeneration"})
 """The architectures with an encoder of audio whose output the decoder attends to (cross-attention)."""
+
+READS_VIDEOS = frozenset(
+    {
+        "Glm46VForConditionalGeneration",
+        "Glm4vForConditionalGeneration",
+        "Glm4vMoeForConditionalGeneration",
+        "InternVLForConditionalGeneration",
+        "LlavaOnevisionForConditionalGeneration",
+        "Qwen2VLForConditionalGeneration",
+        "Qwen2_5_VLForConditionalGeneration",
+        "Qwen3VLForConditionalGeneration",
+        "Qwen3VLMoeForConditionalGeneration",
+        "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5MoeForConditionalGeneration",
+        "SmolVLMForConditionalGeneration",
+    }
+)
+"""The keys of VIDEO_KINDS in media/video_kinds.py."""

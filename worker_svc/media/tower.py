@@ -11,13 +11,15 @@ import torch
 
 from tetrad.services.errors import InternalError, TetradError, one_line
 from tetrad.services.log import get_logger
-from tetrad.worker_svc.core.media import EncodedItem, Modality
+from tetrad.worker_svc.core.media import IMAGE, VIDEO, EncodedItem, Modality
 from tetrad.worker_svc.core.memory_shortage import memory_for
 from tetrad.worker_svc.core.plan import EncoderItem
 from tetrad.worker_svc.media.pixels import Normalization
-from tetrad.worker_svc.media.tower_kinds import TowerKind
+from tetrad.worker_svc.media.tower_kinds import Inputs, TowerKind
+from tetrad.worker_svc.media.video_kinds import VideoReader
 
 _PATCH_VALUES = 1024
+_NORMAL = ("do_normalize", "image_mean", "image_std", "do_rescale", "rescale_factor")
 SMALLER_IMAGE = "Send a smaller image, or lower --kv-cache-memory-gib or --gpu-memory-utilization."
 
 log = get_logger()
@@ -32,16 +34,24 @@ class TransformersTower:
         processor: the settings of the model's image processor.
         modalities: the modalities, each with the largest number of embeddings of an item.
         has_own_thread: see Tower.
+        videos: reads videos; None: the model reads images only.
     """
 
     is_attended = False
 
     def __init__(
-        self, module: Any, kind: TowerKind, processor: Any, modalities: tuple[Modality, ...], *, has_own_thread: bool
+        self,
+        module: Any,
+        kind: TowerKind,
+        processor: Any,
+        modalities: tuple[Modality, ...],
+        *,
+        has_own_thread: bool,
+        videos: VideoReader | None = None,
     ) -> None:
         self._module, self._read, self._processor = module, kind.read, processor
         self.uses_mrope = kind.uses_mrope
-        self._normal = normalization_of(processor)
+        self._normal, self._videos = normalization_of(processor), videos
         self._hidden_size = int(module.config.get_text_config().hidden_size)
         self._vision: Any = module.config.vision_config
         self.modalities, self.has_own_thread = modalities, has_own_thread
@@ -70,8 +80,11 @@ class TransformersTower:
 
     def activation_bytes(self, num_embeds: int) -> int:
         """See Tower: for all patches, the activations of one layer as measured with several vision models, and the values of
-        a patch.
+        a patch. A video is encoded in parts.
         """
+        if self._videos is not None:
+            images = [each.max_embeds_per_item for each in self.modalities if each.modality == IMAGE]
+            num_embeds = min(num_embeds, max(self._videos.most_part_embeds, *images))
         size = _first(self._vision, "embed_dim", "hidden_size")
         inner = _first(self._vision, "intermediate_size") or 4 * size
         # Classes that choose a layer's output keep the outputs of all layers.
@@ -94,15 +107,22 @@ class TransformersTower:
         return (side or round(1 / getattr(config, "downsample_ratio", 1))) ** 2
 
     def _encode(self, item: EncoderItem) -> EncodedItem:
+        if item.modality == VIDEO and self._videos is not None:
+            method, join = self._videos.kind.method, self._videos.joined
+            parts = [self._features(method, inputs) for inputs in self._videos.parts(item)]
+            deep = None if parts[0][1] is None else torch.cat([each for _, each in parts if each is not None], dim=1)
+            return self._kept(join([rows for rows, _ in parts]), deep)
+        return self._kept(*self._features("get_image_features", self._read(item, self._processor, self._normal)))
+
+    def _features(self, method: str, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the rows [N, hidden] of one call, and deep values [L, N, hidden]."""
         weight = next(self._module.parameters())
-        inputs = {
-            name: each.to(weight.device, weight.dtype if each.is_floating_point() else None)
-            for name, each in self._read(item, self._processor, self._normal).items()
+        moved = {
+            name: each.to(weight.device, weight.dtype if each.is_floating_point() else None) for name, each in inputs.items()
         }
-        output = self._module.get_image_features(**inputs)
-        rows = _rows(output.pooler_output)
+        output = getattr(self._module, method)(**moved)
         deep = getattr(output, "deepstack_features", None) if self.num_deep_layers else None
-        return self._kept(rows, None if deep is None else torch.stack([_rows(each) for each in deep]))
+        return _rows(output.pooler_output), None if deep is None else torch.stack([_rows(each) for each in deep])
 
     def _kept(self, rows: torch.Tensor, deep: torch.Tensor | None) -> EncodedItem:
         """Return the output [N, hidden], and deep values [L, N, hidden], in the memory that the encoder cache is in."""
@@ -125,13 +145,15 @@ class TransformersTower:
             raise InternalError("The media item became embeddings that are not finite.")
 
 
-def normalization_of(processor: Any) -> Normalization:
-    """Return the normalisation of an image processor."""
-    normalizes = bool(processor.do_normalize)
+def normalization_of(processor: Any, settings: Mapping[str, Any] | None = None) -> Normalization:
+    """Return the normalisation of an image processor; `settings` replace some of its values."""
+    its = {name: getattr(processor, name) for name in _NORMAL} | {
+        name: value for name, value in (settings or {}).items() if name in _NORMAL and value is not None
+    }
     return Normalization(
-        processor.image_mean if normalizes else None,
-        processor.image_std if normalizes else None,
-        float(processor.rescale_factor) if processor.do_rescale else None,
+        its["image_mean"] if its["do_normalize"] else None,
+        its["image_std"] if its["do_normalize"] else None,
+        float(its["rescale_factor"]) if its["do_rescale"] else None,
     )
 
 

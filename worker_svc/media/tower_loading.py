@@ -13,14 +13,16 @@ import torch
 
 from tetrad.services.errors import ModelError, one_line
 from tetrad.services.log import get_logger
+from tetrad.services.models.video_files import read_video_settings
 from tetrad.worker_svc.checkpoint.model_config import apply_overrides, read_model_config
 from tetrad.worker_svc.checkpoint.open import open_files
 from tetrad.worker_svc.checkpoint.source import DOWNLOAD_AGAIN, WeightSource
 from tetrad.worker_svc.core.device import LoadRequest
-from tetrad.worker_svc.core.media import IMAGE, Modality, Tower
+from tetrad.worker_svc.core.media import IMAGE, VIDEO, Modality, Tower
 from tetrad.worker_svc.families.values import architecture_of
-from tetrad.worker_svc.media.tower import TransformersTower
+from tetrad.worker_svc.media.tower import TransformersTower, normalization_of
 from tetrad.worker_svc.media.tower_kinds import TOWER_KINDS
+from tetrad.worker_svc.media.video_kinds import VIDEO_KINDS, VideoReader
 from tetrad.worker_svc.models.transformers_backend.quiet import quiet
 
 _PROCESSORS = ("preprocessor_config.json", "processor_config.json")
@@ -87,8 +89,11 @@ def load_tower(
         module = _module(architecture, config, tensors, request.seed, dtype)
         kind.prepare(module)
         largest = kind.largest(processor, module.config)
-        modalities = (Modality(IMAGE, largest, kind.is_whole),)
-        return make(module.to(device), kind, processor, modalities, has_own_thread=has_own_thread)
+        modalities = [Modality(IMAGE, largest, kind.is_whole)]
+        videos = _videos(request, architecture, processor, module.config)
+        if videos is not None:
+            modalities.append(Modality(VIDEO, videos.largest))
+        return make(module.to(device), kind, processor, tuple(modalities), has_own_thread=has_own_thread, videos=videos)
 
 
 def count_parameters(config: Mapping[str, Any]) -> int:
@@ -101,6 +106,15 @@ def count_parameters(config: Mapping[str, Any]) -> int:
         return 0
     with _errors_of(architecture), quiet(), torch.device("meta"):
         return sum(each.numel() for each in _module(architecture, config, None, 0, torch.float32).parameters())
+
+
+def _videos(request: LoadRequest, architecture: str, processor: Any, config: Any) -> VideoReader | None:
+    """Return what reads the videos of a model; None: it reads none."""
+    kind = VIDEO_KINDS.get(architecture)
+    settings = read_video_settings(request.path)
+    if kind is None or not settings:
+        return None
+    return VideoReader(kind, settings, normalization_of(processor, settings), config)
 
 
 def _tensors(source: WeightSource) -> dict[str, torch.Tensor]:

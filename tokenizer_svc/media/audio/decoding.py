@@ -6,6 +6,7 @@ video, the first one of sound is read.
 
 import io
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 import av
@@ -90,17 +91,11 @@ def _frames(container: Any) -> Iterator[Any]:
 
 def _resampled(frames: Iterator[Any], sampling_rate: int) -> Iterator[Samples]:
     """Yield the samples of frames at another rate; a stream may change its own rate and its channels."""
-    resampler: av.AudioResampler | None = None
-    shape = None
-    for frame in frames:
-        if (frame.sample_rate, frame.layout.name) != shape:
-            if resampler is not None:
-                yield from _mono(resampler.resample(None))
-            shape = (frame.sample_rate, frame.layout.name)
-            resampler = av.AudioResampler(format="fltp", layout=frame.layout, rate=sampling_rate)
-        frame.pts = None  # gaps of a damaged file are not filled
-        yield from _mono(resampler.resample(frame))
-    if resampler is not None:
+    for (_, layout), group in groupby(frames, lambda frame: (frame.sample_rate, frame.layout.name)):
+        resampler = av.AudioResampler(format="fltp", layout=layout, rate=sampling_rate)
+        for frame in group:
+            frame.pts = None  # gaps of a damaged file are not filled
+            yield from _mono(resampler.resample(frame))
         yield from _mono(resampler.resample(None))
 
 
