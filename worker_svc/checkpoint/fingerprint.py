@@ -1,7 +1,7 @@
 """Fingerprint: tells whether two workers compute equal keys and values for equal prompts.
 
 It is made of the load options, the layout of a block, and samples of the model's files: two fine-tuned models have files of the
-same names and sizes.
+same names and sizes. The samples are taken when the files are loaded: later they may change, or be deleted.
 """
 
 import hashlib
@@ -20,15 +20,21 @@ _CONFIG = "config.json"
 _WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth", _CONFIG)
 
 
-def fingerprint(request: LoadRequest, layout: Iterable[object]) -> bytes:
+def fingerprint(request: LoadRequest, samples: bytes, layout: Iterable[object]) -> bytes:
     """Return 32 bytes that are equal for models with equal files and options, and for equal layouts.
 
     Args:
         request: the loaded model.
+        samples: those of its files, see `sample_files`.
         layout: values that describe the content of a block.
     """
     options = {each.name: getattr(request, each.name) for each in fields(request) if each.name not in _IRRELEVANT}
-    found = hashlib.sha256(repr((options, *layout)).encode())
+    return hashlib.sha256(repr((options, *layout)).encode() + samples).digest()
+
+
+def sample_files(request: LoadRequest) -> bytes:
+    """Return a hash of samples of the files that a request loads, 32 bytes."""
+    found = hashlib.sha256()
     for file in _files_of(request):
         if file.name.endswith(_WEIGHTS):
             for part in _samples(file):

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.native.loras import ProgramSites
+from tetrad.worker_svc.native.operands import Epilogue, NormWeights
 from tetrad.worker_svc.native.parameters import NativeParameters
-from tetrad.worker_svc.native.program_builder import Epilogue, NormWeights, ProgramBuilder
+from tetrad.worker_svc.native.program_builder import ProgramBuilder
 from tetrad.worker_svc.native.weights import NativeMatrix
 
 

@@ -18,9 +18,10 @@ from tetrad.worker_svc.model_facts.traits import Trait, traits_of
 from tetrad.worker_svc.native.branch_writer import read_norm
 from tetrad.worker_svc.native.layer_program import LayerProgram, NativePages
 from tetrad.worker_svc.native.loras import NativeLoras, NoNativeLoras, ProgramSites
+from tetrad.worker_svc.native.operands import Epilogue, NormWeights
 from tetrad.worker_svc.native.parameters import MatrixLoader, NativeParameters
 from tetrad.worker_svc.native.program import Adapters, Program
-from tetrad.worker_svc.native.program_builder import Epilogue, NormWeights, ProgramBuilder
+from tetrad.worker_svc.native.program_builder import ProgramBuilder
 from tetrad.worker_svc.native.program_sums import WHOLE, Share
 from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.native.weights import NativeMatrix

@@ -18,8 +18,9 @@ from tetrad.worker_svc.model_facts.config import Activation, Rope
 from tetrad.worker_svc.model_facts.encoder import EncoderConfig
 from tetrad.worker_svc.models.encoder_weights import EncoderWeights, Parameters
 from tetrad.worker_svc.models.packed_prompts import Embeddings, PackedPrompts
+from tetrad.worker_svc.native.operands import Epilogue, NormWeights
 from tetrad.worker_svc.native.program import PackedTokens
-from tetrad.worker_svc.native.program_builder import Epilogue, NormWeights, ProgramBuilder
+from tetrad.worker_svc.native.program_builder import ProgramBuilder
 from tetrad.worker_svc.native.structures import Heads, KvType
 from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.native.weights import NativeMatrix, pack_fixed, pack_float, pack_split

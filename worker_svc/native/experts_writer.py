@@ -14,7 +14,8 @@ from tetrad.worker_svc.model_facts.config import Experts, ModelConfig
 from tetrad.worker_svc.native.branch_writer import BranchWriter, Input
 from tetrad.worker_svc.native.loras import ProgramSites
 from tetrad.worker_svc.native.mlp_writer import MlpWriter
-from tetrad.worker_svc.native.program_builder import Adapted, Epilogue, ProgramBuilder, Shared
+from tetrad.worker_svc.native.operands import Adapted, Epilogue, Shared
+from tetrad.worker_svc.native.program_builder import ProgramBuilder
 from tetrad.worker_svc.native.weights import NativeMatrix
 
 

@@ -19,9 +19,10 @@ from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.native.branch_writer import LayerBuffers, read_norm
 from tetrad.worker_svc.native.layer_writer import LayerWriter
 from tetrad.worker_svc.native.loras import NativeLoras, NoNativeLoras, ProgramSites
+from tetrad.worker_svc.native.operands import LayerPages
 from tetrad.worker_svc.native.parameters import NativeParameters
 from tetrad.worker_svc.native.program import Pages, Tokens
-from tetrad.worker_svc.native.program_builder import LayerPages, ProgramBuilder
+from tetrad.worker_svc.native.program_builder import ProgramBuilder
 from tetrad.worker_svc.native.program_sums import WHOLE, Share
 from tetrad.worker_svc.native.structures import Heads, KvType
 from tetrad.worker_svc.native.team import Team

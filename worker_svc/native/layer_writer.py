@@ -13,8 +13,9 @@ from tetrad.worker_svc.native.branch_writer import BranchWriter, Input, LayerBuf
 from tetrad.worker_svc.native.experts_writer import ExpertBuffers, ExpertsWriter
 from tetrad.worker_svc.native.loras import ProgramSites
 from tetrad.worker_svc.native.mlp_writer import MlpWriter
+from tetrad.worker_svc.native.operands import LayerPages, QueryKeyNorms
 from tetrad.worker_svc.native.parameters import NativeParameters
-from tetrad.worker_svc.native.program_builder import LayerPages, ProgramBuilder, QueryKeyNorms
+from tetrad.worker_svc.native.program_builder import ProgramBuilder
 from tetrad.worker_svc.native.structures import HeadNorms
 
 _HEAD_NORMS = {"head": HeadNorms.EACH_HEAD, "whole": HeadNorms.ALL_HEADS}

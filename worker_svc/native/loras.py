@@ -20,8 +20,9 @@ from tetrad.worker_svc.core.plan import Ints
 from tetrad.worker_svc.layers.lora import LoraReader
 from tetrad.worker_svc.native import structures
 from tetrad.worker_svc.native.memory import WeightMemory, room_for
+from tetrad.worker_svc.native.operands import NO_SITE, Adapted
 from tetrad.worker_svc.native.program import Adapters
-from tetrad.worker_svc.native.program_builder import NO_SITE, Adapted, ProgramBuilder
+from tetrad.worker_svc.native.program_builder import ProgramBuilder
 
 MAX_PARTS = 3
 """Largest number of modules in a fused product: queries, keys, values."""

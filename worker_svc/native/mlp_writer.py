@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from tetrad.worker_svc.native.branch_writer import BranchWriter, Input
-from tetrad.worker_svc.native.program_builder import Adapted, Epilogue
+from tetrad.worker_svc.native.operands import Adapted, Epilogue
 from tetrad.worker_svc.native.weights import NativeMatrix
 
 

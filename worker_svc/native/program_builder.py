@@ -6,14 +6,22 @@ product, or the product itself, converts inputs to the form that the matrix's pr
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
 
 import torch
 
 from tetrad.worker_svc.core.plan import Ints
 from tetrad.worker_svc.model_facts.config import Activation, Experts, QueryScaling
+from tetrad.worker_svc.native.operands import (
+    NO_SITE,
+    NOT_ADAPTED,
+    Adapted,
+    Epilogue,
+    LayerPages,
+    NormWeights,
+    QueryKeyNorms,
+    Shared,
+)
 from tetrad.worker_svc.native.program import Program
 from tetrad.worker_svc.native.program_sums import NoSums, ProgramSums
 from tetrad.worker_svc.native.structures import HeadNorms, Heads, MatrixFields, Operation, Routing
@@ -36,76 +44,12 @@ class _Kind(IntEnum):
     DEEPEN = 11
 
 
-class Epilogue(IntEnum):
-    """The use of a product's result: STORE stores it, ADD adds it to the target.
-
-    GATE is for a paired matrix and stores activation(gate) * up; ACTIVATE stores activation(product). TOP stores only the
-    largest output of each of the matrix's S spans, and its index: target [T, 2 S], see Program.top.
-    """
-
-    STORE = 0
-    ADD = 1
-    GATE = 2
-    TOP = 3
-    ACTIVATE = 4
-
-
 _ACTIVATIONS: Mapping[Activation, int] = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "relu2": 4}
 """Activations -> their numbers in rows.h."""
 ROUTERS: Mapping[str, int] = {"softmax": 0, "softmax_chosen": 1, "grouped_softmax": 2, "grouped_sigmoid": 3}
 """Routers -> their numbers in routing.h."""
 _NO_TURNS = -1
 _NO_BUFFER = -1
-
-
-NO_SITE = -1
-"""Site number of operations that adapters do not change."""
-
-
-class Adapted(NamedTuple):
-    """The place where adapters change a product: the number of its site, and the buffer for its input times the adapters' A."""
-
-    site: int
-    shrunk: int
-
-
-NOT_ADAPTED = Adapted(NO_SITE, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class LayerPages:
-    """The place of a layer's keys and values: index of its page in a block, KV group of its block tables, and its window."""
-
-    place: int
-    group: int = 0
-    window: int | None = None  # number of keys that a query attends to; None: all
-
-
-@dataclass(frozen=True, slots=True)
-class QueryKeyNorms:
-    """RMS norms of queries and keys: weights [head_dim] that all heads share, or weights of all heads' dimensions together."""
-
-    kind: HeadNorms
-    query: torch.Tensor
-    key: torch.Tensor
-    eps: float
-
-
-class Shared(NamedTuple):
-    """Buffers of a shared expert's outputs, and of the scores of its gate (None: no gate)."""
-
-    outputs: int
-    gate: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class NormWeights:
-    """The weights of an RMSNorm, or of a LayerNorm if `is_centered`; the bias may be None."""
-
-    weight: torch.Tensor
-    eps: float
-    bias: torch.Tensor | None = None
-    is_centered: bool = False
 
 
 class ProgramBuilder:

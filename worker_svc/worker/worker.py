@@ -1,4 +1,4 @@
-"""Worker: the state (started, loaded, ready, asleep), device, model and runner of a worker process.
+"""Worker: the state (started, loaded, ready, asleep), device, model and KV cache of a worker process.
 
 Every method runs on the compute thread, except `snapshot`, which only reads. Knows nothing of gRPC. Loading a model that is
 loaded already, or allocating the layout that is allocated already, does nothing, so a restarted engine core is served at once.
@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from tetrad.services.errors import FailedPrecondition, InternalError, InvalidRequest, Unavailable, Unsupported
+from tetrad.services.errors import FailedPrecondition, InternalError, InvalidRequest, Unsupported
 from tetrad.services.log import get_logger
-from tetrad.worker_svc.checkpoint.fingerprint import fingerprint
 from tetrad.worker_svc.core.device import (
     CountsExperts,
     Device,
@@ -24,15 +23,15 @@ from tetrad.worker_svc.core.device import (
     Progress,
     SharesExperts,
 )
-from tetrad.worker_svc.core.kv_transfer import BlockContents, SharesBlocks
-from tetrad.worker_svc.core.layout_check import LOWER_KV_CACHE, LOWER_STEP, check_layout
+from tetrad.worker_svc.core.kv_transfer import BlockContents
+from tetrad.worker_svc.core.layout_check import check_layout
 from tetrad.worker_svc.core.lora import ModelLoras
 from tetrad.worker_svc.core.media import ModelMedia, media_of
-from tetrad.worker_svc.core.memory_shortage import memory_for
-from tetrad.worker_svc.core.plan import EncoderItem, ExecutedStep, Ints, Runner, SchedulerOutput
+from tetrad.worker_svc.core.plan import EncoderItem, ExecutedStep, Ints, SchedulerOutput
 from tetrad.worker_svc.core.plan_check import check_plan
-from tetrad.worker_svc.core.ranks import GroupPlace, ObedientRunner, Order, Orders, RankLost, Shard, Stage
+from tetrad.worker_svc.core.ranks import GroupPlace, ObedientRunner, Order, Orders, Shard, Stage
 from tetrad.worker_svc.kv_cache.block_exchange import BlockExchange
+from tetrad.worker_svc.worker.cache_slot import CacheSlot, block_bytes
 from tetrad.worker_svc.worker.model_request import model_request
 from tetrad.worker_svc.worker.model_slot import ModelSlot
 from tetrad.worker_svc.worker.queued_steps import stale_epoch, step_failed
@@ -47,6 +46,9 @@ class Worker:
 
     Attributes:
         weights: the loaded model, and updates of its weights.
+        cache: the KV cache, with its runner.
+        exchange: the blocks of the cache that move to and from other workers.
+        fingerprint: that of the present KV cache, see checkpoint/fingerprint.py; empty: there was none yet.
 
     Args:
         device: the open device; the constructor calls `set_up`, so it has to run on the compute thread.
@@ -78,32 +80,26 @@ class Worker:
         self.verifies_drafts, self.joins_groups = device.verifies_drafts, isinstance(device, GroupDevice)
         self.takes_embeddings, self.keeps_states = device.takes_embeddings, device.keeps_states
         self.weights = ModelSlot(device, self._give_back_memory)
-        self._layout: KvLayout | None = None
-        self._runner: Runner | None = None
+        self.cache = CacheSlot(self._give_back_memory)
         self._sleep: Sleep | None = None
-        self._is_warm = False
-        self._kv_cache_bytes = 0
-        self._num_groups = 1  # number of KV groups of the cache
         self._stream_id = 0
         self._epoch = 0
         self._part = Shard(0, 1), Stage()
         self.exchange = BlockExchange()
-        self._fingerprint = b""
-        self._measured: tuple[tuple[float, int, int], int] | None = None  # arguments of the last memory query, and its result
+        self.fingerprint = b""
 
     def snapshot(self) -> Snapshot:
         """Return the current state; safe on any thread."""
-        runner, model = self._runner, self.weights.model
-        num_requests = runner.num_requests if runner else 0
+        model = self.weights.model
         return Snapshot(
             state=self._state,
             device=self._device.name,
             model=model.info if model else None,
-            layout=self._layout,
-            num_requests=num_requests,
+            layout=self.cache.layout,
+            num_requests=self.cache.num_requests,
             epoch=self._epoch,
             model_load_s=self.weights.load_s,
-            kv_cache_bytes=self._kv_cache_bytes,
+            kv_cache_bytes=self.cache.size_bytes,
             expert_tokens=_expert_tokens(model),
             weights=self.weights.finished,
             weight_version=self.weights.version,
@@ -139,7 +135,7 @@ class Worker:
 
     def obey(self, order: Order) -> None:
         """Run an order of the leader; raises the device's errors."""
-        runner = self._ready_runner()
+        runner = self.cache.ready_runner()
         assert isinstance(runner, ObedientRunner), "only a member has a leader"
         runner.obey(order)
 
@@ -173,8 +169,8 @@ class Worker:
         unchanged.
         """
         model, question = self._loaded(), (utilization, max_num_batched_tokens, max_num_encoder_tokens)
-        if self._runner is not None and self._measured is not None and self._measured[0] == question:
-            return self._measured[1]
+        if (known := self.cache.memory_before(question)) is not None:
+            return known
         self._drop_runner()
         self._check_takes_media("max_num_encoder_tokens", max_num_encoder_tokens)
         answer = self._device.available_memory(
@@ -183,7 +179,7 @@ class Worker:
             max_num_batched_tokens=max_num_batched_tokens,
             max_num_encoder_tokens=max_num_encoder_tokens,
         )
-        self._measured = question, answer
+        self.cache.note_memory(question, answer)
         return answer
 
     def initialize_kv_cache(self, layout: KvLayout, groups: Sequence[KvGroup] = ()) -> int:
@@ -199,20 +195,14 @@ class Worker:
                 f"Plans would have block tables for {len(groups) or 1} KV groups; the model's layers form {len(own)}: "
                 f"{'; '.join(map(str, own))}. Engine core and workers must be of one release and have one model."
             )
-        block_size_bytes = own[0].block_size_bytes if own else 0
         self.weights.finish()
-        if self._runner is None or layout != self._layout:
-            check_layout(layout, block_size_bytes)
+        if not self.cache.has(layout):
+            check_layout(layout, block_bytes(own))
             self._drop_runner()
-            with memory_for("The KV cache", layout.num_blocks * block_size_bytes, LOWER_KV_CACHE):
-                self._runner = model.make_runner(layout)
-            self._layout = layout
-            assert self.weights.request is not None, "a model is loaded"
-            self._fingerprint = fingerprint(self.weights.request, (self._device.name, layout.block_size, own))
+            self.cache.allocate(model, layout, own)
+            self.fingerprint = self.weights.fingerprint((self._device.name, layout.block_size, own))
             self._sleep = None
-            self._kv_cache_bytes, self._num_groups = layout.num_blocks * block_size_bytes, len(own)
-            log.info("kv_cache.allocated", num_blocks=layout.num_blocks, block_size=layout.block_size)
-        return layout.num_blocks * block_size_bytes
+        return self.cache.size_bytes
 
     def warm_up(self, report: Callable[[int, int], None]) -> None:
         """Run dummy steps, unless the worker is warm already.
@@ -220,17 +210,11 @@ class Worker:
         Raises Unavailable if another rank is lost, or if a worker of another engine, which has experts of this model, is not
         ready in time.
         """
-        runner, model = self._ready_runner(), self._loaded()
+        self.cache.ready_runner()
+        model = self._loaded()
         if isinstance(model, SharesExperts):
             model.meet()
-        if not self._is_warm:
-            runner.forget_all()
-            try:
-                with memory_for("A step", None, LOWER_STEP):
-                    runner.warm_up(report)
-            except RankLost as error:
-                raise Unavailable(str(error)) from error
-            self._is_warm = True
+        self.cache.warm_up(report)
 
     def sleep(self, level: int) -> None:
         """Drop the KV cache, and move the weights to host memory (level 1) or drop them (level 2).
@@ -240,7 +224,7 @@ class Worker:
         check_level(level)
         if self._sleep is not None:
             return
-        model, layout = self._loaded(), self._layout
+        model, layout = self._loaded(), self.cache.layout
         self._drop_runner()
         if level == 1:
             model.sleep()
@@ -283,7 +267,7 @@ class Worker:
         """
         if epoch < self._epoch:
             raise stale_epoch()
-        self._ready_runner().forget_all()
+        self.cache.ready_runner().forget_all()
         if (model := self.weights.model) is not None and model.loras is not None:
             model.loras.clear()
         self._supersede()
@@ -293,9 +277,9 @@ class Worker:
 
     def end_stream(self, stream_id: int) -> None:
         """Remove the stream's requests; do nothing if another stream has superseded it."""
-        if stream_id == self._stream_id and self._runner is not None:
+        if stream_id == self._stream_id and self.cache.runner is not None:
             self._supersede()
-            self._runner.forget_all()
+            self.cache.runner.forget_all()
 
     def execute(self, stream_id: int, plan: SchedulerOutput) -> ExecutedStep:
         """Run one step of a stream, or queue it on the device.
@@ -310,10 +294,10 @@ class Worker:
         if stream_id != self._stream_id:
             raise stale_epoch()
         try:
-            runner = self._ready_runner()
-            assert self._layout is not None
+            runner, layout = self.cache.ready_runner(), self.cache.layout
+            assert layout is not None
             self._check_proposes(plan)
-            check_plan(plan, self._layout, self._loaded().info.vocab_size, self._num_groups)
+            check_plan(plan, layout, self._loaded().info.vocab_size, self.cache.num_groups)
             if plan.freed_media and (media := self.media) is not None:
                 media.cache.free(plan.freed_media, plan.step_id)
             return runner.execute(plan)
@@ -340,11 +324,6 @@ class Worker:
             raise Unsupported(f"{name} {value}: the model on this worker takes only text.")
 
     @property
-    def fingerprint(self) -> bytes:
-        """The fingerprint of the model and of the content of its blocks; empty: there is no KV cache. Safe on any thread."""
-        return self._fingerprint
-
-    @property
     def shares_blocks(self) -> bool:
         """Whether other workers can read blocks of the present KV cache, and write to it. Safe on any thread."""
         return self._block_contents is not None
@@ -352,9 +331,8 @@ class Worker:
     @property
     def _block_contents(self) -> BlockContents | None:
         """The content of the blocks. None: it cannot be read, or another rank has a part of it."""
-        runner: object = self._runner
         is_whole = all(part.size == 1 for part in self._part)
-        return runner.block_contents if is_whole and isinstance(runner, SharesBlocks) else None
+        return self.cache.contents if is_whole else None
 
     def encode(self, stream_id: int, item: EncoderItem, after_step: int) -> None:
         """Encode a media item of a stream, and store its embeddings in the encoder cache; on the tower's thread.
@@ -382,7 +360,7 @@ class Worker:
     def _state(self) -> State:
         if self._sleep is not None:
             return State.SLEEPING
-        return State.READY if self._is_warm else State.LOADED if self.weights.model else State.STARTED
+        return State.READY if self.cache.is_warm else State.LOADED if self.weights.model else State.STARTED
 
     def _loaded(self) -> LoadedModel:
         if self._sleep is not None and not self._sleep.has_weights:
@@ -390,11 +368,6 @@ class Worker:
         if self.weights.model is None:
             raise FailedPrecondition("No model is loaded; call LoadModel first.", reason="NOT_READY")
         return self.weights.model
-
-    def _ready_runner(self) -> Runner:
-        if self._runner is None:
-            raise FailedPrecondition("There is no KV cache; call LoadModel and InitializeKvCache first.", reason="NOT_READY")
-        return self._runner
 
     def _replace_weights(self, request: LoadRequest, report: Progress) -> None:
         """Load other weights of the same model; a worker that sleeps goes on sleeping without its KV cache."""
@@ -424,10 +397,7 @@ class Worker:
 
     def _drop_runner(self) -> None:
         self._supersede()
-        had_runner = self._runner is not None
-        self._runner, self._layout, self._is_warm, self._kv_cache_bytes = None, None, False, 0
-        if had_runner:
-            self._give_back_memory()
+        self.cache.drop()
 
     def _drop_model(self) -> None:
         self._drop_runner()

@@ -130,7 +130,7 @@ async def test_bytes_that_are_no_plan_end_the_stream_and_nothing_else(client, ti
 async def test_device_failure_ends_the_stream_and_the_next_one_works(client, tiny_llama, monkeypatch):
     await client.get_ready(tiny_llama[0])
     stream = await client.open_stream()
-    runner = client.served.worker._runner
+    runner = client.served.worker.cache.runner
     monkeypatch.setattr(runner, "_forward", lambda inputs: 1 / 0)
     await stream.write(step(1, new_requests=[new(3, [5, 6, 7], 1)]))
     await stream.write(step(2, cached=[(3, 3)]))
@@ -149,7 +149,7 @@ async def test_a_step_that_outlives_its_stream_for_too_long_means_a_stuck_device
     async with connect(tmp_path, device="sim", stuck_timeout_s=0.05) as client:
         await client.get_ready(tiny_llama[0])
         stream = await client.open_stream()
-        monkeypatch.setattr(client.served.worker._runner, "execute", lambda plan: (begun.set(), end.wait(20)))
+        monkeypatch.setattr(client.served.worker.cache.runner, "execute", lambda plan: (begun.set(), end.wait(20)))
         await stream.write(step(1, new_requests=[new(3, [5, 6, 7], 1)]))
         assert await asyncio.to_thread(begun.wait, 10)
         stream.cancel()

@@ -189,7 +189,7 @@ def test_drafts_that_are_replayed_as_graphs_are_the_same_in_every_group_that_the
 def record(group: Group) -> None:
     """Record the graphs of all ranks; what is recorded does not run."""
     for rank in group.ranks:
-        runner = rank.worker._runner._runner
+        runner = rank.worker.cache.runner._runner
         rank.compute.run(record_graphs, runner._runner)
         rank.compute.run(record_drafts, runner)
 
@@ -261,7 +261,7 @@ def test_a_request_that_fails_on_the_device_leaves_the_drafts_of_all_ranks(files
         driver.add(0, [5, 6, 7])
         driver.add(1, [9, 9])
         for rank in group.ranks:
-            spoil_second_row(rank.worker._runner._runner._runner)
+            spoil_second_row(rank.worker.cache.runner._runner._runner)
         failed = group.execute(driver.plan({0: 3, 1: 2}, num_spec_tokens=K))
         driver.remove(1)
         driver.take(replace(failed, failures=()))

@@ -73,7 +73,7 @@ def alone(llama, load_cuda) -> Driver:
 
 def tokens_of(rank: Rank) -> list[list[int]]:
     """Return the tokens of each request that a rank has on its device, the sampled ones included."""
-    runner = rank.compute.run(lambda: rank.worker._runner._runner)  # after the orders that are queued
+    runner = rank.compute.run(lambda: rank.worker.cache.runner._runner)  # after the orders that are queued
     batch, token_ids = runner.batch, runner.state.token_ids
     slots = [batch.slot_of(handle) for handle in range(len(SAMPLINGS))]
     return [token_ids[slot, : batch.num_tokens[slot]].tolist() for slot in slots]
@@ -180,7 +180,7 @@ def test_a_request_that_fails_on_the_device_leaves_the_steps_of_all_ranks(llama,
         expected = driver.generate(4)[0]
         driver.remove(0)
         for rank in group.ranks:
-            spoil_second_row(rank.worker._runner._runner)
+            spoil_second_row(rank.worker.cache.runner._runner)
         driver.add(1, [5, 6, 7])
         driver.add(2, [9, 9])
         failed = group.execute(driver.plan({1: 3, 2: 2}))

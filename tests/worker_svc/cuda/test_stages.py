@@ -70,7 +70,7 @@ def loaded(llama, tmp_path_factory) -> Iterator[Group]:
 @pytest.fixture
 def pipeline(loaded) -> Group:
     leader = loaded.ranks[0]
-    leader.compute.run(leader.worker._runner.forget_all)
+    leader.compute.run(leader.worker.cache.runner.forget_all)
     return loaded
 
 
@@ -297,7 +297,7 @@ def test_a_request_that_fails_on_the_device_leaves_the_steps_of_all_stages(pipel
     driver.remove(0)
     for handle, ids in ((1, [5, 6, 7]), (2, [9, 9])):
         driver.add(handle, ids)
-    runner = pipeline.ranks[0].worker._runner._runner
+    runner = pipeline.ranks[0].worker.cache.runner._runner
     make = runner._model.logits
     runner._model.logits = lambda hidden: make(hidden).index_fill_(0, torch.tensor([1]), torch.nan)
     failed = pipeline.execute(driver.plan({1: 3, 2: 2}))
@@ -355,7 +355,7 @@ def test_a_stage_that_fails_fails_the_step_and_the_group_goes_on_when_it_has_met
         driver = Driver(group, LAYOUT)
         driver.add(1, [5, 6, 7])
         driver.generate(2)
-        group.ranks[failing].worker._runner._runner._passes = None
+        group.ranks[failing].worker.cache.runner._runner._passes = None
 
         with pytest.raises(Exception, match=r"closed|reset|lost|left|abort"):
             driver.step({1: 1})

@@ -37,7 +37,7 @@ def test_the_blocks_of_all_stages_go_to_the_host_and_come_back(tiny_path, tmp_pa
         driver.add(0, range(5, 20))
         driver.step({0: 15})
         [block] = driver.requests[0].tables[0]
-        caches = [rank.worker._runner._runner._kv_cache for rank in group.ranks]
+        caches = [rank.worker.cache.runner._runner._kv_cache for rank in group.ranks]
         before = [layer[block].clone() for cache in caches for layer in cache.layers]
 
         driver.step({0: 1}, swap_out=(np.array([block]), np.array([0])))

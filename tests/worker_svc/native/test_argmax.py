@@ -11,7 +11,8 @@ from tests.worker_svc.sampler.sampler_bench import Bench
 from tetrad.services.errors import InternalError
 from tetrad.worker_svc.core.plan import GrammarRows, SamplingSpec
 from tetrad.worker_svc.layers.argmax import argmax
-from tetrad.worker_svc.native.program_builder import Epilogue, ProgramBuilder
+from tetrad.worker_svc.native.operands import Epilogue
+from tetrad.worker_svc.native.program_builder import ProgramBuilder
 from tetrad.worker_svc.native.weights import pack_float, pack_gguf
 
 GREEDY = SamplingSpec(temperature=0.0)

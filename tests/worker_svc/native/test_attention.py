@@ -8,8 +8,9 @@ import torch
 
 from tests.grids import grid
 from tests.worker_svc.native.native_programs import NAN_OF_HALVES, NO_HEADS, RUNNABLE, Chunk, PagedAttention, from_int8, team_of
+from tetrad.worker_svc.native.operands import LayerPages, NormWeights, QueryKeyNorms
 from tetrad.worker_svc.native.program import Pages, Tokens
-from tetrad.worker_svc.native.program_builder import LayerPages, NormWeights, ProgramBuilder, QueryKeyNorms
+from tetrad.worker_svc.native.program_builder import ProgramBuilder
 from tetrad.worker_svc.native.structures import HeadNorms, Heads, KvType
 
 DECODES = [Chunk(computed, 1) for computed in (0, 1, 15, 63, 64, 65, 200)]

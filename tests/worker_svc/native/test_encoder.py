@@ -7,8 +7,9 @@ import torch.nn.functional as F  # noqa: N812
 
 from tests.worker_svc.native.native_programs import RUNNABLE, product, team_of
 from tetrad.worker_svc.layers.rotary import rotary_of
+from tetrad.worker_svc.native.operands import Epilogue
 from tetrad.worker_svc.native.program import PackedTokens
-from tetrad.worker_svc.native.program_builder import Epilogue, ProgramBuilder
+from tetrad.worker_svc.native.program_builder import ProgramBuilder
 from tetrad.worker_svc.native.structures import Heads
 from tetrad.worker_svc.native.weights import pack_fixed, pack_split
 

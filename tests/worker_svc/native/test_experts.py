@@ -13,7 +13,8 @@ from tetrad.worker_svc.layers.activation import gate_of
 from tetrad.worker_svc.layers.linear import PlainLinear
 from tetrad.worker_svc.layers.routers import Router
 from tetrad.worker_svc.model_facts.config import Experts
-from tetrad.worker_svc.native.program_builder import Epilogue, ProgramBuilder, Shared
+from tetrad.worker_svc.native.operands import Epilogue, Shared
+from tetrad.worker_svc.native.program_builder import ProgramBuilder
 from tetrad.worker_svc.native.weights import NativeMatrix, pack_float, pack_gguf, pack_int8
 
 Kind = gguf.GGMLQuantizationType

@@ -9,7 +9,8 @@ import torch.nn.functional as F  # noqa: N812
 
 from tests.worker_svc.native.native_programs import NO_HEADS, RUNNABLE, product, team_of
 from tests.worker_svc.native.test_experts import NUM, PLAIN, chosen_of
-from tetrad.worker_svc.native.program_builder import Epilogue, NormWeights, ProgramBuilder
+from tetrad.worker_svc.native.operands import Epilogue, NormWeights
+from tetrad.worker_svc.native.program_builder import ProgramBuilder
 from tetrad.worker_svc.native.weights import pack_pairs
 
 SHAPES = [(1, 1), (31, 7), (32, 64), (33, 33), (100, 257), (40, 1024)]

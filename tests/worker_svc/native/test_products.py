@@ -11,7 +11,8 @@ from tests.worker_svc.native.native_programs import NO_HEADS, RUNNABLE, product,
 from tetrad.worker_svc.checkpoint.gguf_values import dequantize
 from tetrad.worker_svc.checkpoint.source import QuantizedTensor
 from tetrad.worker_svc.native.formats import GGUF_FORMATS
-from tetrad.worker_svc.native.program_builder import Epilogue, ProgramBuilder
+from tetrad.worker_svc.native.operands import Epilogue
+from tetrad.worker_svc.native.program_builder import ProgramBuilder
 from tetrad.worker_svc.native.weights import pack_float, pack_gguf, pack_int8
 
 Kind = gguf.GGMLQuantizationType

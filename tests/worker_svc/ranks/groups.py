@@ -85,11 +85,11 @@ class Group:
 
     def begin(self, plan: SchedulerOutput) -> ExecutedStep:
         """Return what the leader's runner returns; on the leader's compute thread."""
-        return self.ranks[0].worker._ready_runner().execute(plan)
+        return self.ranks[0].worker.cache.ready_runner().execute(plan)
 
     @property
     def _kv_cache(self) -> object:  # a Driver reads the KV groups' windows here
-        runner = self.ranks[0].worker._ready_runner()
+        runner = self.ranks[0].worker.cache.ready_runner()
         while hasattr(runner, "_runner"):
             runner = runner._runner
         return runner._kv_cache

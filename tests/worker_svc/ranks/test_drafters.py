@@ -111,8 +111,8 @@ def test_a_step_that_fails_leaves_nothing_to_the_steps_of_the_next_group(drafted
     path, options = drafted
     with open_group(tmp_path, 1, 2) as group:
         group.load(path, LAYOUT, **options)
-        before, leader, failing = run(Driver(group, LAYOUT)), group.ranks[0], group.ranks[number].worker._runner
-        runner = leader.worker._runner
+        before, leader, failing = run(Driver(group, LAYOUT)), group.ranks[0], group.ranks[number].worker.cache.runner
+        runner = leader.worker.cache.runner
         broken = "sampler" if number == 0 else "_part"
         kept = getattr(failing, broken)
         setattr(failing, broken, None)
@@ -126,7 +126,7 @@ def test_a_step_that_fails_leaves_nothing_to_the_steps_of_the_next_group(drafted
         leader.compute.run(runner.forget_all)
         group.join()
         group.load(path, LAYOUT, **options)
-        assert leader.worker._runner is runner
+        assert leader.worker.cache.runner is runner
         assert run(Driver(group, LAYOUT)) == before
 
 

@@ -21,7 +21,7 @@ from tetrad.worker_svc.model_facts.stages import stage_config, stage_layers
 
 SHAPES = [(1, 2), (1, 3), (2, 2)]
 """Shards and stages."""
-EVERY = bool(os.environ.get("TETRAD_TEST_ALL_FAMILIES"))
+EVERY = bool(os.environ.get("TEST_ALL_FAMILIES"))
 CASES = (
     [(name, shape) for name in FAMILIES for shape in SHAPES]
     if EVERY
@@ -236,14 +236,14 @@ def test_a_stage_that_fails_fails_the_step_and_the_group_goes_on_when_it_has_met
         driver = Driver(group, group.load(path))
         driver.add(1, PROMPTS[0], GREEDY)
         before = list(driver.generate(4)[1])
-        part, group.ranks[1].worker._runner._part = group.ranks[1].worker._runner._part, None
+        part, group.ranks[1].worker.cache.runner._part = group.ranks[1].worker.cache.runner._part, None
 
         with pytest.raises(Exception, match=r"closed|reset|lost"):
             driver.step({1: 1})
 
-        group.ranks[1].worker._runner._part = part
+        group.ranks[1].worker.cache.runner._part = part
         leader = group.ranks[0]
-        leader.compute.run(leader.worker._runner.forget_all)
+        leader.compute.run(leader.worker.cache.runner.forget_all)
         group.join()
         driver = Driver(group, group.load(path))
         driver.add(2, PROMPTS[0], GREEDY)

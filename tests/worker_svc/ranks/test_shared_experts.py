@@ -49,11 +49,11 @@ class Engine(Rank):
         return self.compute.run(lambda: finished(self.begin(plan)))
 
     def begin(self, plan: SchedulerOutput) -> ExecutedStep:
-        return self.worker._ready_runner().execute(plan)
+        return self.worker.cache.ready_runner().execute(plan)
 
     @property
     def _kv_cache(self) -> object:  # a Driver reads the KV groups' windows here
-        return self.worker._ready_runner()._kv_cache
+        return self.worker.cache.ready_runner()._kv_cache
 
     def close(self) -> None:
         self.worker.leave_group()
@@ -94,7 +94,7 @@ def test_tokens_are_those_of_one_worker_with_all_experts(name, load, tmp_path):
         beside_an_idle_one = answers(first)
         drivers = [Driver(engine) for engine in engines]
         for engine in engines:
-            engine.compute.run(engine.worker._ready_runner().forget_all)
+            engine.compute.run(engine.worker.cache.ready_runner().forget_all)
         at_once = list(threads.map(answers, drivers))
         layers = [engine.worker.snapshot().expert_tokens for engine in engines]
         infos = [engine.worker.snapshot().model for engine in engines]
@@ -118,7 +118,7 @@ def test_every_engine_gets_the_same_bits_whatever_the_others_compute(mixtral, tm
 
     with open_engines(tmp_path, mixtral, 3) as engines, ThreadPoolExecutor(3) as threads:
         alone = values(Driver(engines[2]))
-        engines[2].compute.run(engines[2].worker._ready_runner().forget_all)
+        engines[2].compute.run(engines[2].worker.cache.ready_runner().forget_all)
         together = list(threads.map(values, map(Driver, engines)))
 
     assert together == [alone] * 3
@@ -138,7 +138,7 @@ def test_each_worker_reads_and_keeps_its_experts_alone(load, tmp_path):
 def test_a_lost_worker_fails_the_steps_of_the_others_until_its_successor_has_loaded(mixtral, tmp_path, monkeypatch):
     with open_engines(tmp_path, mixtral, 2) as engines:
         expected = answers(Driver(engines[0]))
-        engines[0].compute.run(engines[0].worker._ready_runner().forget_all)
+        engines[0].compute.run(engines[0].worker.cache.ready_runner().forget_all)
         link = engines[0].worker._device._exchange.links[1]
         monkeypatch.setattr(link, "_connect_timeout_s", 0.1)
 
@@ -154,7 +154,7 @@ def test_a_lost_worker_fails_the_steps_of_the_others_until_its_successor_has_loa
             engines[0].meet()
         engines[1].start(mixtral)
         engines[0].meet()
-        engines[0].compute.run(engines[0].worker._ready_runner().forget_all)
+        engines[0].compute.run(engines[0].worker.cache.ready_runner().forget_all)
         assert answers(Driver(engines[0])) == expected
 
 
@@ -255,7 +255,7 @@ def test_a_member_that_loses_a_worker_of_another_engine_is_no_crash_of_its_own_e
     """The leader only sees that the member has left the group."""
     with open_groups(tmp_path, mixtral, shape) as (groups, drivers):
         answers(drivers[0])
-        groups[0].each(lambda worker: worker._ready_runner().forget_all())
+        groups[0].each(lambda worker: worker.cache.ready_runner().forget_all())
         leader, member = (rank.worker for rank in groups[0].ranks)
         monkeypatch.setattr(member._device._exchange.links[1], "_connect_timeout_s", 0.1)
         groups[1].ranks[1].worker.leave_group()

@@ -28,7 +28,7 @@ EIGHT = ("llama", "qwen3", "gpt_oss", "qwen2_moe", "deepseek_v3", "olmo2", "falc
 """Grouped queries, norms of heads, experts with sinks and biases, shared experts, latent attention, norms over all heads,
 states beside attention, linear biases of heads.
 """
-EVERY = bool(os.environ.get("TETRAD_TEST_ALL_FAMILIES"))
+EVERY = bool(os.environ.get("TEST_ALL_FAMILIES"))
 CASES = list(product(FAMILIES, (2, 4))) if EVERY else pairs(EIGHT, (2, 4))
 """Families and shards."""
 SEEDED = SamplingSpec(temperature=0.9, top_p=0.9, seed=7, num_logprobs=3)
@@ -148,7 +148,7 @@ def test_a_group_that_was_rebuilt_goes_on_with_the_weights_that_it_has(tiny_llam
 
         driver = Driver(group, LAYOUT)
         for rank in group.ranks:
-            rank.worker._runner.forget_all()
+            rank.worker.cache.runner.forget_all()
         driver.add(2, PROMPTS[0], GREEDY)
         assert driver.generate(4)[2] == before
         assert [rank.worker.weights.model for rank in group.ranks] == models
@@ -158,7 +158,7 @@ def test_an_order_that_fails_on_a_member_fails_the_leaders_step(tiny_llama, tmp_
     path, _ = tiny_llama
     with open_group(tmp_path, 2) as group:
         group.load(path)
-        group.ranks[1].worker._runner._part = None  # whatever a device may raise
+        group.ranks[1].worker.cache.runner._part = None  # whatever a device may raise
 
         driver = Driver(group, LAYOUT)
         driver.add(1, PROMPTS[0], GREEDY)
@@ -225,7 +225,7 @@ def test_ranks_on_several_machines_meet_again_whichever_joins_first(tiny_llama, 
             group.join(first)
             group.load(path)
             for rank in group.ranks:
-                rank.worker._runner.forget_all()
+                rank.worker.cache.runner.forget_all()
             driver = Driver(group, LAYOUT)
             driver.add(1, PROMPTS[0], GREEDY)
             answers.append(list(driver.generate(4)[1]))

@@ -190,7 +190,9 @@ class ChatCompletionRequest(SamplingBody):
     def _check_chat(self) -> Self:
         if self.top_logprobs and not self.logprobs:
             raise ValueError("when using `top_logprobs`, `logprobs` must be set to true.")
-        if self.tool_choice not in (None, "none") and not self.tools:
+        # Programs that add tools as they find them send an empty list with their usual "auto".
+        has_none = self.tools is None if self.tool_choice == "auto" else not self.tools
+        if self.tool_choice not in (None, "none") and has_none:
             raise ValueError("When using `tool_choice`, `tools` must be set.")
         if self.functions is not None or self.function_call is not None:
             raise ValueError("`functions` and `function_call` are not supported; use `tools` and `tool_choice`.")
