@@ -15,8 +15,8 @@ from tetrad.tokenizer_svc.api.servicer import TokenizerServicer
 from tetrad.tokenizer_svc.chat.renderer import ChatLimits, ChatRenderer
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.tokenizer_svc.loading.load import load_tokenizer
-from tetrad.tokenizer_svc.media.load import ImageOptions, open_images
-from tetrad.tokenizer_svc.media.processes import ImageLimits
+from tetrad.tokenizer_svc.media.load import open_media
+from tetrad.tokenizer_svc.media_kinds import kinds_of
 from tetrad.tokenizer_svc.observability.metrics import TokenizerMetrics
 from tetrad.v1 import tokenizer_pb2_grpc
 
@@ -33,8 +33,16 @@ async def serve(settings: TokenizerSettings, shutdown: asyncio.Event, *, carrier
     tokenizer = await asyncio.to_thread(load)
     limits = ChatLimits(settings.chat_template_timeout_s, settings.chat_template_memory_bytes, settings.max_text_bytes)
     metrics = TokenizerMetrics()
-    images = await open_images(tokenizer, settings.model, _image_options(settings), metrics)
-    chat = ChatRenderer(tokenizer.facts, limits, image=images.message_text)
+    media = await open_media(
+        tokenizer,
+        settings.model,
+        kinds_of(tokenizer, settings),
+        processor_kwargs=json.loads(settings.mm_processor_kwargs or "{}"),
+        cache_bytes=settings.image_cache_bytes,
+        max_message_bytes=settings.max_message_bytes,
+        metrics=metrics,
+    )
+    chat = ChatRenderer(tokenizer.facts, limits, media_texts=media.message_texts)
     pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="encode")
     tracer = open_tracer("tokenizer", settings.otlp_endpoint)
     servicer = TokenizerServicer(
@@ -47,7 +55,7 @@ async def serve(settings: TokenizerSettings, shutdown: asyncio.Event, *, carrier
         max_pending_text_bytes=settings.max_pending_text_bytes,
         max_pending_image_bytes=settings.max_pending_image_bytes,
         long_text_threads=max(1, settings.threads // 2),
-        images=images,
+        media=media,
         metrics=metrics,
         tracer=tracer,
     )
@@ -65,18 +73,7 @@ async def serve(settings: TokenizerSettings, shutdown: asyncio.Event, *, carrier
     finally:
         await server.stop()
         await chat.close()
-        await images.close()
+        await media.close()
         pool.shutdown(wait=False, cancel_futures=True)
         servicer.close()
         await asyncio.to_thread(tracer.close)
-
-
-def _image_options(settings: TokenizerSettings) -> ImageOptions:
-    limits = ImageLimits(
-        processes=settings.image_processes,
-        timeout_s=settings.image_timeout_s,
-        memory_bytes=settings.image_memory_bytes,
-        max_pixels=settings.max_image_pixels,
-    )
-    kwargs = json.loads(settings.mm_processor_kwargs or "{}")
-    return ImageOptions(limits, settings.image_cache_bytes, settings.max_images_per_prompt, kwargs, settings.max_message_bytes)

@@ -1,0 +1,78 @@
+"""Kinds of media: what the rooms of images, audio and video tell the shared parts about a model.
+
+Values only. `MediaKind` describes a modality before its process has started, `MediaRules` one whose processor is known.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tetrad.tokenizer_svc.media.items import Expansion, Grid, Marks, ProcessedItem
+
+
+@dataclass(frozen=True)
+class ProcessLimits:
+    """Limits of one item, and the number of processes."""
+
+    processes: int = 1
+    timeout_s: float = 20.0
+    memory_bytes: int = 2 << 30
+
+
+def unchanged(kwargs: Mapping[str, Any], _: int) -> Mapping[str, Any]:
+    """Return the settings of an item as a request has them."""
+    return kwargs
+
+
+def no_grid(_: ProcessedItem) -> Grid | None:
+    """Return no grid."""
+    return None
+
+
+@dataclass(frozen=True)
+class MediaRules:
+    """How one model takes items of one modality.
+
+    Attributes:
+        modality: "image", "audio" or "video".
+        settings: the processor's settings with its defaults; items of other settings have other identifiers.
+        marks: how prompts write an item.
+        message_text: text of an item in a message for templates that read only texts.
+        max_embeds: number of embeddings of the largest item.
+        expand: returns what replaces an item's placeholder.
+        grid: returns frames, rows and columns of the embeddings, for models whose positions have three axes.
+        prompt_kwargs: returns the settings of the items of a prompt; it gets those of the request and the number of items.
+    """
+
+    modality: str
+    settings: Mapping[str, Any]
+    marks: Marks
+    message_text: str
+    max_embeds: int
+    expand: Callable[[ProcessedItem], Expansion]
+    grid: Callable[[ProcessedItem], Grid | None] = no_grid
+    prompt_kwargs: Callable[[Mapping[str, Any], int], Mapping[str, Any]] = unchanged
+
+
+@dataclass(frozen=True)
+class MediaKind:
+    """A modality that a model reads.
+
+    Attributes:
+        modality: "image", "audio" or "video".
+        module: the module of its processes.
+        arguments: arguments of the processor, a JSON object; `settings` are those that `kwargs` may change.
+        kwargs: settings of the processor that a request may change: those that leave the input of the tower valid.
+        limits: limits of one item.
+        max_items: maximum number of items of a prompt.
+        rules: returns the rules of the model; it gets the processor's settings with its defaults. Raises ModelError if the
+            model's files contradict each other.
+    """
+
+    modality: str
+    module: str
+    arguments: Mapping[str, Any]
+    kwargs: Sequence[str]
+    limits: ProcessLimits
+    max_items: int
+    rules: Callable[[Mapping[str, Any]], MediaRules]
