@@ -50,6 +50,7 @@ def load_directory(path: Path, model_path: Path) -> LoadedTokenizer:
         config=config,
         generation_config=generation_config,
         image_processor=_image_processor(processor, _load_json(facts_path, "preprocessor_config.json")),
+        video_processor=_load_json(facts_path, "video_preprocessor_config.json"),
         processor=processor,
         prompts=_prompts(_load_json(facts_path, _SENTENCE_TRANSFORMERS) or _load_json(path, _SENTENCE_TRANSFORMERS)),
     )

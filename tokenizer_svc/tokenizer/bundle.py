@@ -51,6 +51,8 @@ def bundle_files(loaded: LoadedTokenizer) -> dict[str, bytes]:
     }
     if loaded.image_processor:
         files["preprocessor_config.json"] = _json(loaded.image_processor)
+    if loaded.image_processor and loaded.video_processor:
+        files["video_preprocessor_config.json"] = _json(loaded.video_processor)
     if loaded.image_processor and loaded.processor:
         files["processor_config.json"] = _json(loaded.processor)
     if loaded.generation_config:
