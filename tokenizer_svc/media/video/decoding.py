@@ -40,7 +40,8 @@ class VideoFile:
         self._max_pixels = max_pixels
         options = {"format_whitelist": ",".join(FORMATS), "codec_whitelist": _CODECS, "protocol_whitelist": "none"}
         try:
-            self._container = av.open(io.BytesIO(data), options=options, metadata_errors="ignore")
+            opened: Any = av.open(io.BytesIO(data), options=options, metadata_errors="ignore")
+            self._container = opened
             if not self._container.streams.video:
                 raise MediaError("the file has no video")
             self._stream = self._container.streams.video[0]
@@ -53,10 +54,10 @@ class VideoFile:
             raise _named(error) from None
         except Exception as error:  # PyAV raises any error of Python for files that contradict themselves
             raise MediaError(f"the video is damaged: {type(error).__name__}: {error}") from error
-        times = [packet.pts for packet in packets]
         self.num_frames = len(packets)
-        self._times = sorted(times) if None not in times else []
-        self._keys = sorted(packet.pts for packet in packets if packet.is_keyframe) if self._times else []
+        has_times = all(packet.pts is not None for packet in packets)
+        self._times: list[int] = sorted(packet.pts for packet in packets) if has_times else []
+        self._keys: list[int] = sorted(packet.pts for packet in packets if packet.is_keyframe) if has_times else []
         if not self.num_frames:
             raise MediaError("the video has no frames")
 

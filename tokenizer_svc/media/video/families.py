@@ -93,8 +93,9 @@ class VideoFamily:
 
 def timing_of(video: ProcessedItem) -> Timing:
     """Return the timing of a processed video."""
-    fps, duration, total, *indices = video.integers(_TIMING)
-    return Timing(total, *struct.unpack("<dd", struct.pack("<qq", fps, duration)), indices)
+    fps_bits, duration_bits, total, *indices = video.integers(_TIMING)
+    fps, duration = struct.unpack("<dd", struct.pack("<qq", fps_bits, duration_bits))
+    return Timing(total, fps, duration, indices)
 
 
 def _grid(model: VideoModel, video: ProcessedItem) -> Grid:
@@ -201,8 +202,8 @@ def _most_pooled(model: VideoModel) -> int:
     return min(MOST_VIDEO_EMBEDS, 768 * _pooled(model) + 1)
 
 
-_QWEN_TEXTS = {"placeholder": "<|video_pad|>", "before": "<|vision_start|>", "behind": "<|vision_end|>"}
-_GLM_TEXTS = {"placeholder": "<|video|>", "before": "<|begin_of_video|>", "behind": "<|end_of_video|>"}
+_QWEN_TEXTS: Mapping[str, Any] = {"placeholder": "<|video_pad|>", "before": "<|vision_start|>", "behind": "<|vision_end|>"}
+_GLM_TEXTS: Mapping[str, Any] = {"placeholder": "<|video|>", "before": "<|begin_of_video|>", "behind": "<|end_of_video|>"}
 _IN_GRID: Mapping[str, Any] = {"temporal_patch_size": 2, "merge_size": 2, **_CLIP}
 _PIXEL_LIMITS = ("size", "min_pixels", "max_pixels", "do_resize")
 _QWEN2: Mapping[str, Any] = {

@@ -105,7 +105,7 @@ class FramesProcessor:
         return Timing(timing.total, timing.fps, timing.duration, read), frames
 
     def _resized(self, frames: Iterator[Image.Image], settings: Mapping[str, Any], count: int) -> NDArray[np.uint8]:
-        resized = []
+        resized: list[NDArray[np.uint8]] = []
         sizes, resample = None, Image.Resampling(int(settings["resample"]))
         for frame in frames:
             if sizes is None:
