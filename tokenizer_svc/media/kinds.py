@@ -42,6 +42,8 @@ class MediaRules:
         expand: returns what replaces an item's placeholder.
         grid: returns frames, rows and columns of the embeddings, for models whose positions have three axes.
         prompt_kwargs: returns the settings of the items of a prompt; it gets those of the request and the number of items.
+        start_id: id of the start token of prompts, if the model has an encoder and a decoder: items have no place in prompts,
+            and no marks. None: another model.
     """
 
     modality: str
@@ -52,6 +54,7 @@ class MediaRules:
     expand: Callable[[ProcessedItem], Expansion]
     grid: Callable[[ProcessedItem], Grid | None] = no_grid
     prompt_kwargs: Callable[[Mapping[str, Any], int], Mapping[str, Any]] = unchanged
+    start_id: int | None = None
 
 
 @dataclass(frozen=True)
