@@ -1,4 +1,4 @@
-"""Local files: reads images that clients name by file: URLs, under the directory that the operator allows."""
+"""Local files: reads media that clients name by file: URLs, under the directory that the operator allows."""
 
 import os
 import stat

@@ -10,7 +10,7 @@ NOT_NEEDED = "The receiver gets the same in another field, or computes it."
 
 UNREAD: dict[str, str] = {
     REFUSED: """
-        ContentPart.audio ContentPart.video
+        ContentPart.audio
         EngineCoreRequest.encoder_prompt_token_ids EngineCoreRequest.kv_transfer_params
         EngineCoreRequest.reasoning_ended
         EngineCoreRequest.resumable EngineCoreRequest.session_id
@@ -31,7 +31,6 @@ UNREAD: dict[str, str] = {
         GetKvTransferEndpointResponse.agent GetKvTransferEndpointResponse.compatibility_hash
         GetKvTransferEndpointResponse.now_monotonic_s
         GetKvTransferEndpointResponse.regions KvRegion.*
-        PrepareSpeechRequest.*
         WorkerLifecycleServicePinLoraRequest.*
         WorkerLifecycleServiceInitWeightTransferRequest.*
     """,

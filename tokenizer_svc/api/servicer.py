@@ -286,7 +286,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         self, request: tokenizer_pb2.EncodeRequest | tokenizer_pb2.RenderChatRequest
     ) -> PromptMedia | AttendedMedia | None:
         media = decode_media(request)
-        return await self._media.preprocess(media.items, media.kwargs_json) if media.items else None
+        return await self._media.preprocess(media.items, media.kwargs_json, media.io_kwargs_json) if media.items else None
 
     async def _encode_all(
         self,
@@ -358,7 +358,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         token_ids, truncation = decode_prompt_ids(request), decode_truncation(request)
         media = decode_media(request)
         self._media.check_numbers(num_media(request))
-        prompt = await self._media.preprocess(media.items, media.kwargs_json)
+        prompt = await self._media.preprocess(media.items, media.kwargs_json, media.io_kwargs_json)
 
         def encode() -> EncodedText:
             ids, placed = prompt.encode_ids(token_ids, truncation=truncation, field="token_ids")

@@ -100,6 +100,7 @@ class MediaFeature:
         item: the processor's output.
         expansion: what replaces the placeholder.
         grid: frames, rows and columns of the embeddings; None: their positions count one by one.
+        time_step: positions on the axis of time between two times of the grid; 0: one.
     """
 
     modality: str
@@ -107,6 +108,7 @@ class MediaFeature:
     item: ProcessedItem
     expansion: Expansion
     grid: Grid | None
+    time_step: float = 0.0
 
     @property
     def size_bytes(self) -> int:

@@ -83,9 +83,9 @@ async def test_what_http_refuses_is_refused_in_the_same_words(client, engine, ca
     ("fields", "message", "field"),
     [
         (
-            {"messages": [pb.ChatMessage(role="user", content_parts=[pb.ContentPart(video=pb.MediaPart(url="data:,"))])]},
-            "This server does not support video.",
-            "video",
+            {"messages": [pb.ChatMessage(role="user", content_parts=[pb.ContentPart(audio=pb.MediaPart(url="data:,"))])]},
+            "This server does not support audio.",
+            "audio",
         ),
         (
             {"kv_transfer_params_json": '{"do_remote_decode": true}'},
