@@ -63,6 +63,15 @@ class TokenizerSettings(ServiceSettings):
         2 << 30, ge=512 << 20, description="Address space of a process that preprocesses images, in bytes."
     )
     max_image_pixels: int = Field(178_956_970, ge=1, description="Maximum number of pixels of an image as it is sent.")
+    audio_processes: int = Field(
+        1, ge=1, le=64, description="Number of audio files preprocessed at the same time, each in its own process."
+    )
+    audio_timeout_s: float = Field(30.0, gt=0, description="Maximum time to preprocess an audio file, in seconds.")
+    audio_memory_bytes: int = Field(
+        2 << 30, ge=512 << 20, description="Address space of a process that preprocesses audio, in bytes."
+    )
+    max_audio_seconds: float = Field(600.0, gt=0, description="Maximum duration of an audio file, in seconds.")
+    max_audios_per_prompt: int = Field(999, ge=0, description="Maximum number of audio files of a prompt.")
     mm_processor_kwargs: JsonObject = Field(
         "",
         description='Settings of the image processor that replace those of the model\'s files, a JSON object: {"max_pixels": '

@@ -3,6 +3,7 @@
 import json
 
 from tetrad.tokenizer_svc.config import TokenizerSettings
+from tetrad.tokenizer_svc.media.audio.kind import AudioOptions, audio_kind
 from tetrad.tokenizer_svc.media.images.kind import ImageOptions, image_kind
 from tetrad.tokenizer_svc.media.kinds import MediaKind, ProcessLimits
 from tetrad.tokenizer_svc.media.video.kind import VideoOptions, video_kind
@@ -11,13 +12,22 @@ from tetrad.tokenizer_svc.tokenizer.tokenizer import Tokenizer
 
 def kinds_of(tokenizer: Tokenizer, settings: TokenizerSettings) -> list[MediaKind]:
     """Return how a model takes each modality that it reads."""
-    found = [image_kind(tokenizer, _image_options(settings)), video_kind(tokenizer, _video_options(settings))]
+    found = [
+        image_kind(tokenizer, _image_options(settings)),
+        audio_kind(tokenizer, _audio_options(settings)),
+        video_kind(tokenizer, _video_options(settings)),
+    ]
     return [kind for kind in found if kind is not None]
 
 
 def _image_options(settings: TokenizerSettings) -> ImageOptions:
     limits = ProcessLimits(settings.image_processes, settings.image_timeout_s, settings.image_memory_bytes)
     return ImageOptions(limits, settings.max_images_per_prompt, settings.max_image_pixels)
+
+
+def _audio_options(settings: TokenizerSettings) -> AudioOptions:
+    limits = ProcessLimits(settings.audio_processes, settings.audio_timeout_s, settings.audio_memory_bytes)
+    return AudioOptions(limits, settings.max_audios_per_prompt, settings.max_audio_seconds)
 
 
 def _video_options(settings: TokenizerSettings) -> VideoOptions:

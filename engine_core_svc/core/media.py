@@ -30,6 +30,8 @@ class Modality:
 class MediaSpan:
     """The place of one media item among the tokens of a prompt. The embeddings of its item replace those of the tokens.
 
+    An item of a model with an encoder and a decoder has no tokens, offset and length 0: all tokens attend to its embeddings.
+
     Attributes:
         identifier: key of the item in the encoder cache.
         modality: kind of the item.

@@ -5,6 +5,7 @@ from enum import IntEnum
 from typing import Any
 
 from tetrad.frontend.media.items import ModalityFacts
+from tetrad.frontend.media.speech import SpeechTask
 from tetrad.frontend.request.pooling import PoolingFacts
 from tetrad.frontend.request.steps import SchedulerFacts
 
@@ -135,3 +136,4 @@ class TokenizerInfo:
     generation_config: dict[str, Any] = field(default_factory=dict)
     prompts: dict[str, str] = field(default_factory=dict)
     modalities: tuple[ModalityFacts, ...] = ()
+    speech_tasks: tuple[SpeechTask, ...] = ()

@@ -56,6 +56,9 @@ class MediaSettings(PublicSettings):
         '{"count": 4}}. Empty: 999, or the model\'s own limit.',
     )
     max_media_bytes: int = Field(20 << 20, ge=1024, description="Maximum size of an image file, in bytes.")
+    max_speech_bytes: int = Field(
+        25 << 20, ge=1024, description="Maximum size of an audio file to transcribe or translate, in bytes."
+    )
     max_video_bytes: int = Field(
         100 << 20, ge=1024, description="Maximum size of a video file, in bytes. max-body-bytes limits those in HTTP requests."
     )

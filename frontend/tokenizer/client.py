@@ -8,12 +8,14 @@ from typing import Any
 
 from tetrad.frontend.media.features import MediaFeature
 from tetrad.frontend.media.items import MediaItem
+from tetrad.frontend.media.speech import PreparedSpeech, Recording
 from tetrad.frontend.net.together import all_of
 from tetrad.frontend.request.call_trace import call_phase
 from tetrad.frontend.tokenizer.affinity import affinity_of, affinity_of_chat
 from tetrad.frontend.tokenizer.client_calls import TokenizerCalls
 from tetrad.frontend.tokenizer.media_wire import decode_features, placed_at_source, set_media
 from tetrad.frontend.tokenizer.replicas import TokenizerReplicas
+from tetrad.frontend.tokenizer.speech_wire import decode_speech, encode_recording
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.message_size import BATCH_BYTES, DEFAULT_MAX_MESSAGE_BYTES, batches
 from tetrad.services.rpc.columns import pack_u32, unpack_u32
@@ -254,6 +256,15 @@ class TokenizerClient:
         except InvalidRequest as error:
             raise placed_at_source(error, media, "messages") from None
         return RenderedChat(response.prompt, unpack_u32(response.token_ids), decode_features(response.mm_features))
+
+    async def prepare_speech(self, recording: Recording) -> PreparedSpeech:
+        """Return a recording in pieces with their prompts.
+
+        InvalidRequest if it cannot be read or the model does not know its language; Unsupported if the model reads no speech.
+        """
+        with call_phase("tokenize"):
+            responses = await self._calls.answer("PrepareSpeech", encode_recording(recording))
+        return decode_speech(responses)
 
     async def load_token_texts(self, token_ids: Iterable[int]) -> None:
         """Load the texts of tokens for `text_of`; ids without a token stay unknown.

@@ -236,7 +236,7 @@ class GetInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetInfoResponse(_message.Message):
-    __slots__ = ("model", "vocab_size", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "eos_token_ids", "has_chat_template", "chat_template", "model_max_length", "tokenizer_hash", "special_token_ids", "version", "generation_config_json", "modalities", "prompts")
+    __slots__ = ("model", "vocab_size", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "eos_token_ids", "has_chat_template", "chat_template", "model_max_length", "tokenizer_hash", "special_token_ids", "version", "generation_config_json", "modalities", "prompts", "speech_tasks")
     class PromptsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -260,6 +260,7 @@ class GetInfoResponse(_message.Message):
     GENERATION_CONFIG_JSON_FIELD_NUMBER: _ClassVar[int]
     MODALITIES_FIELD_NUMBER: _ClassVar[int]
     PROMPTS_FIELD_NUMBER: _ClassVar[int]
+    SPEECH_TASKS_FIELD_NUMBER: _ClassVar[int]
     model: str
     vocab_size: int
     bos_token_id: int
@@ -276,7 +277,74 @@ class GetInfoResponse(_message.Message):
     generation_config_json: str
     modalities: _containers.RepeatedCompositeFieldContainer[_types_pb2.ModalityInfo]
     prompts: _containers.ScalarMap[str, str]
-    def __init__(self, model: _Optional[str] = ..., vocab_size: _Optional[int] = ..., bos_token_id: _Optional[int] = ..., eos_token_id: _Optional[int] = ..., pad_token_id: _Optional[int] = ..., unk_token_id: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., has_chat_template: _Optional[bool] = ..., chat_template: _Optional[str] = ..., model_max_length: _Optional[int] = ..., tokenizer_hash: _Optional[str] = ..., special_token_ids: _Optional[_Iterable[int]] = ..., version: _Optional[str] = ..., generation_config_json: _Optional[str] = ..., modalities: _Optional[_Iterable[_Union[_types_pb2.ModalityInfo, _Mapping]]] = ..., prompts: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    speech_tasks: _containers.RepeatedScalarFieldContainer[_types_pb2.SpeechTask]
+    def __init__(self, model: _Optional[str] = ..., vocab_size: _Optional[int] = ..., bos_token_id: _Optional[int] = ..., eos_token_id: _Optional[int] = ..., pad_token_id: _Optional[int] = ..., unk_token_id: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., has_chat_template: _Optional[bool] = ..., chat_template: _Optional[str] = ..., model_max_length: _Optional[int] = ..., tokenizer_hash: _Optional[str] = ..., special_token_ids: _Optional[_Iterable[int]] = ..., version: _Optional[str] = ..., generation_config_json: _Optional[str] = ..., modalities: _Optional[_Iterable[_Union[_types_pb2.ModalityInfo, _Mapping]]] = ..., prompts: _Optional[_Mapping[str, str]] = ..., speech_tasks: _Optional[_Iterable[_Union[_types_pb2.SpeechTask, str]]] = ...) -> None: ...
+
+class PrepareSpeechRequest(_message.Message):
+    __slots__ = ("data", "media_type", "task", "language", "to_language", "prompt", "with_timestamps")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    TO_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    WITH_TIMESTAMPS_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    media_type: str
+    task: _types_pb2.SpeechTask
+    language: str
+    to_language: str
+    prompt: str
+    with_timestamps: bool
+    def __init__(self, data: _Optional[bytes] = ..., media_type: _Optional[str] = ..., task: _Optional[_Union[_types_pb2.SpeechTask, str]] = ..., language: _Optional[str] = ..., to_language: _Optional[str] = ..., prompt: _Optional[str] = ..., with_timestamps: _Optional[bool] = ...) -> None: ...
+
+class PrepareSpeechResponse(_message.Message):
+    __slots__ = ("facts", "piece")
+    FACTS_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    facts: SpeechFacts
+    piece: SpeechPiece
+    def __init__(self, facts: _Optional[_Union[SpeechFacts, _Mapping]] = ..., piece: _Optional[_Union[SpeechPiece, _Mapping]] = ...) -> None: ...
+
+class SpeechFacts(_message.Message):
+    __slots__ = ("duration_s", "num_pieces", "language", "detection", "first_timestamp_id", "timestamp_step_s")
+    DURATION_S_FIELD_NUMBER: _ClassVar[int]
+    NUM_PIECES_FIELD_NUMBER: _ClassVar[int]
+    LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    DETECTION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TIMESTAMP_ID_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_STEP_S_FIELD_NUMBER: _ClassVar[int]
+    duration_s: float
+    num_pieces: int
+    language: str
+    detection: LanguageDetection
+    first_timestamp_id: int
+    timestamp_step_s: float
+    def __init__(self, duration_s: _Optional[float] = ..., num_pieces: _Optional[int] = ..., language: _Optional[str] = ..., detection: _Optional[_Union[LanguageDetection, _Mapping]] = ..., first_timestamp_id: _Optional[int] = ..., timestamp_step_s: _Optional[float] = ...) -> None: ...
+
+class LanguageDetection(_message.Message):
+    __slots__ = ("prompt_token_ids", "language_token_ids", "languages")
+    PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    LANGUAGE_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    LANGUAGES_FIELD_NUMBER: _ClassVar[int]
+    prompt_token_ids: bytes
+    language_token_ids: bytes
+    languages: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, prompt_token_ids: _Optional[bytes] = ..., language_token_ids: _Optional[bytes] = ..., languages: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SpeechPiece(_message.Message):
+    __slots__ = ("start_s", "duration_s", "token_ids", "language_index", "mm_features")
+    START_S_FIELD_NUMBER: _ClassVar[int]
+    DURATION_S_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    LANGUAGE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    MM_FEATURES_FIELD_NUMBER: _ClassVar[int]
+    start_s: float
+    duration_s: float
+    token_ids: bytes
+    language_index: int
+    mm_features: _containers.RepeatedCompositeFieldContainer[_types_pb2.MultiModalFeature]
+    def __init__(self, start_s: _Optional[float] = ..., duration_s: _Optional[float] = ..., token_ids: _Optional[bytes] = ..., language_index: _Optional[int] = ..., mm_features: _Optional[_Iterable[_Union[_types_pb2.MultiModalFeature, _Mapping]]] = ...) -> None: ...
 
 class GetBundleRequest(_message.Message):
     __slots__ = ()

@@ -75,6 +75,12 @@ class FieldLayout(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FIELD_LAYOUT_BATCHED: _ClassVar[FieldLayout]
     FIELD_LAYOUT_FLAT: _ClassVar[FieldLayout]
     FIELD_LAYOUT_SHARED: _ClassVar[FieldLayout]
+
+class SpeechTask(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SPEECH_TASK_UNSPECIFIED: _ClassVar[SpeechTask]
+    SPEECH_TASK_TRANSCRIBE: _ClassVar[SpeechTask]
+    SPEECH_TASK_TRANSLATE: _ClassVar[SpeechTask]
 CAPABILITY_UNSPECIFIED: Capability
 CAPABILITY_SHARED_SAMPLING_PARAMS: Capability
 CAPABILITY_POOLING: Capability
@@ -122,6 +128,9 @@ FIELD_LAYOUT_UNSPECIFIED: FieldLayout
 FIELD_LAYOUT_BATCHED: FieldLayout
 FIELD_LAYOUT_FLAT: FieldLayout
 FIELD_LAYOUT_SHARED: FieldLayout
+SPEECH_TASK_UNSPECIFIED: SpeechTask
+SPEECH_TASK_TRANSCRIBE: SpeechTask
+SPEECH_TASK_TRANSLATE: SpeechTask
 
 class StopReason(_message.Message):
     __slots__ = ("token_id", "text")

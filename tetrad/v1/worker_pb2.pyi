@@ -512,7 +512,7 @@ class EnginePause(_message.Message):
     def __init__(self, paused: _Optional[bool] = ..., finish_running: _Optional[bool] = ...) -> None: ...
 
 class ModelInfo(_message.Message):
-    __slots__ = ("model", "architecture", "vocab_size", "max_position_embeddings", "dtype", "num_parameters", "weights_size_bytes", "num_layers", "hidden_size", "weights_dtype", "modalities", "is_encoder_decoder", "uses_mrope", "supports_transcription", "pooling", "first_layer", "num_stage_layers", "weight_version", "weights")
+    __slots__ = ("model", "architecture", "vocab_size", "max_position_embeddings", "dtype", "num_parameters", "weights_size_bytes", "num_layers", "hidden_size", "weights_dtype", "modalities", "is_encoder_decoder", "uses_mrope", "supports_transcription", "pooling", "first_layer", "num_stage_layers", "weight_version", "weights", "encoded_position_bytes")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -532,6 +532,7 @@ class ModelInfo(_message.Message):
     NUM_STAGE_LAYERS_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_VERSION_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    ENCODED_POSITION_BYTES_FIELD_NUMBER: _ClassVar[int]
     model: str
     architecture: str
     vocab_size: int
@@ -551,7 +552,8 @@ class ModelInfo(_message.Message):
     num_stage_layers: int
     weight_version: str
     weights: WeightSource
-    def __init__(self, model: _Optional[str] = ..., architecture: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_position_embeddings: _Optional[int] = ..., dtype: _Optional[str] = ..., num_parameters: _Optional[int] = ..., weights_size_bytes: _Optional[int] = ..., num_layers: _Optional[int] = ..., hidden_size: _Optional[int] = ..., weights_dtype: _Optional[str] = ..., modalities: _Optional[_Iterable[_Union[_types_pb2.ModalityInfo, _Mapping]]] = ..., is_encoder_decoder: _Optional[bool] = ..., uses_mrope: _Optional[bool] = ..., supports_transcription: _Optional[bool] = ..., pooling: _Optional[_Union[_types_pb2.PoolingInfo, _Mapping]] = ..., first_layer: _Optional[int] = ..., num_stage_layers: _Optional[int] = ..., weight_version: _Optional[str] = ..., weights: _Optional[_Union[WeightSource, _Mapping]] = ...) -> None: ...
+    encoded_position_bytes: int
+    def __init__(self, model: _Optional[str] = ..., architecture: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_position_embeddings: _Optional[int] = ..., dtype: _Optional[str] = ..., num_parameters: _Optional[int] = ..., weights_size_bytes: _Optional[int] = ..., num_layers: _Optional[int] = ..., hidden_size: _Optional[int] = ..., weights_dtype: _Optional[str] = ..., modalities: _Optional[_Iterable[_Union[_types_pb2.ModalityInfo, _Mapping]]] = ..., is_encoder_decoder: _Optional[bool] = ..., uses_mrope: _Optional[bool] = ..., supports_transcription: _Optional[bool] = ..., pooling: _Optional[_Union[_types_pb2.PoolingInfo, _Mapping]] = ..., first_layer: _Optional[int] = ..., num_stage_layers: _Optional[int] = ..., weight_version: _Optional[str] = ..., weights: _Optional[_Union[WeightSource, _Mapping]] = ..., encoded_position_bytes: _Optional[int] = ...) -> None: ...
 
 class WeightSource(_message.Message):
     __slots__ = ("path", "update_id", "files_digest", "version")

@@ -77,7 +77,7 @@ def write_features(
     """Write the media of a response's only prompt into it: the only copy of their tensors. Takes 20 ms for a large image."""
     prompt = response.encodings[0] if isinstance(response, tokenizer_pb2.EncodeResponse) else response
     for each in placed:
-        _write_feature(prompt.mm_features.add(), each)
+        write_feature(prompt.mm_features.add(), each)
 
 
 def encode_media_limits(limits: Iterable[MediaLimits]) -> list[types_pb2.ModalityInfo]:
@@ -92,7 +92,8 @@ def _sent_tensors(placed: PlacedMedia) -> Mapping[str, tuple[str, tuple[int, ...
     return {name: column for name, column in placed.feature.item.tensors.items() if name not in _INTERNAL}
 
 
-def _write_feature(message: types_pb2.MultiModalFeature, placed: PlacedMedia) -> None:
+def write_feature(message: types_pb2.MultiModalFeature, placed: PlacedMedia) -> None:
+    """Write an item of a prompt into its message: the only copy of its tensors."""
     feature = placed.feature
     message.modality, message.identifier, message.hash = feature.modality, feature.identifier, feature.identifier
     message.offset, message.length, message.is_embed = placed.offset, placed.length, placed.is_embed

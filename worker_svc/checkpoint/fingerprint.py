@@ -12,7 +12,9 @@ from pathlib import Path
 from tetrad.worker_svc.checkpoint.replacement_path import find_replacement
 from tetrad.worker_svc.core.device import LoadRequest
 
-_SAMPLES = 16
+_SAMPLE_INTERVAL_BYTES = 1 << 20
+"""A fine-tuned model may differ in one layer alone; its matrices have more than this, and the files have just been read."""
+_FEWEST_SAMPLES = 16
 _SAMPLE_BYTES = 4096
 _IRRELEVANT = ("model", "path", "draft_method", "draft_path", "num_draft_tokens", "loras", "logits_processors", "weights")
 """Options that do not change keys and values of the base model; adapters are part of the hashes of blocks."""
@@ -55,8 +57,9 @@ def _files_of(request: LoadRequest) -> list[Path]:
 
 def _samples(file: Path) -> Iterator[bytes]:
     size = file.stat().st_size
+    num_samples = max(_FEWEST_SAMPLES, size // _SAMPLE_INTERVAL_BYTES)
     yield str(size).encode()
     with file.open("rb") as opened:
-        for number in range(_SAMPLES):
-            opened.seek(number * max(size - _SAMPLE_BYTES, 0) // max(_SAMPLES - 1, 1))
+        for number in range(num_samples):
+            opened.seek(number * max(size - _SAMPLE_BYTES, 0) // (num_samples - 1))
             yield opened.read(_SAMPLE_BYTES)

@@ -79,6 +79,9 @@ class ModelInfo:
     pooling: PoolingFacts | None = None  # None: the model only generates
     modalities: tuple[Modality, ...] = ()  # empty: the model takes only text
     uses_mrope: bool = False  # positions have three axes: time, height and width
+    is_encoder_decoder: bool = False  # prompts have one item, to whose encoding the layers attend (cross-attention)
+    supports_transcription: bool = False  # it turns speech into text
+    encoded_position_bytes: int = 0  # bytes of a position of an encoding in the encoder cache, if is_encoder_decoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +159,9 @@ def with_media(info: ModelInfo, media: ModelMedia | None) -> ModelInfo:
         weights_size_bytes=info.weights_size_bytes + media.tower.size_bytes,
         modalities=media.tower.modalities,
         uses_mrope=media.tower.uses_mrope,
+        is_encoder_decoder=media.tower.is_attended,
+        supports_transcription=media.tower.is_attended,
+        encoded_position_bytes=media.tower.embed_bytes if media.tower.is_attended else 0,
     )
 
 

@@ -84,6 +84,8 @@ class GivenRows:
 class MediaSpan:
     """The place of one image or video among the tokens of a prompt; its embeddings are in the encoder cache under `identifier`.
 
+    An item that layers attend to (cross-attention) has no tokens: offset and length are 0.
+
     Attributes:
         identifier: hash of the image and of its preprocessing. Requests with the same image share its embeddings.
         modality: the kind of input, "image" or "video".

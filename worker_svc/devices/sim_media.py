@@ -11,12 +11,12 @@ import numpy as np
 
 from tetrad.services.errors import InvalidRequest
 from tetrad.worker_svc.core.input_batch import InputBatch
-from tetrad.worker_svc.core.media import IMAGE, VIDEO, EncodedItem, Modality, ModelMedia
+from tetrad.worker_svc.core.media import IMAGE, EncodedItem, Modality, ModelMedia
 from tetrad.worker_svc.core.plan import EncoderItem
 from tetrad.worker_svc.core.request_table import ScheduledRows
 from tetrad.worker_svc.core.step_inputs import order_rows
 from tetrad.worker_svc.devices.sim_queue import precise_sleep
-from tetrad.worker_svc.families.towers import READS_IMAGES, READS_VIDEOS
+from tetrad.worker_svc.families.towers import media_read_by
 from tetrad.worker_svc.families.values import architecture_of
 from tetrad.worker_svc.media.encoder_cache import EncoderCache
 from tetrad.worker_svc.media.slot_media import NoMedia, SlotMedia
@@ -38,7 +38,8 @@ class SimTower:
     """
 
     has_own_thread = True
-    num_parameters, size_bytes, value_bytes = 0, 0, 0
+    is_attended = False
+    num_parameters, size_bytes, embed_bytes = 0, 0, 0
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class SimTower:
         sleep: Callable[[float], None] = precise_sleep,
     ) -> None:
         most = min(MOST_EMBEDS, layers.max_position_embeddings)
-        self.modalities = tuple(Modality(name, most) for name in names)
+        self.modalities: tuple[Modality, ...] = tuple(Modality(name, most) for name in names)
         self.uses_mrope, self.num_deep_layers = layers.has_axes, layers.num_deep_layers
         self._seconds, self._sleep = seconds_per_embedding, sleep
 
@@ -93,10 +94,9 @@ def sim_media(
         seconds_per_embedding: see SimTower.
         takes_media: see LoadRequest.
     """
-    architecture = architecture_of(config)
-    if not takes_media or not path.is_dir() or architecture not in READS_IMAGES:
+    names = media_read_by(architecture_of(config))
+    if not takes_media or not path.is_dir() or not names:
         return None
     if not any((path / name).is_file() for name in _PROCESSORS):
         return None
-    names = (IMAGE, VIDEO) if architecture in READS_VIDEOS else (IMAGE,)
     return ModelMedia(SimTower(layers, seconds_per_embedding, names), EncoderCache())

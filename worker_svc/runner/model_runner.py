@@ -25,7 +25,7 @@ from tetrad.worker_svc.core.step_inputs import StepInputs, build_step_inputs
 from tetrad.worker_svc.core.verification import verify
 from tetrad.worker_svc.kv_cache.block_contents import HostBlockContents
 from tetrad.worker_svc.kv_cache.cache import KvCache
-from tetrad.worker_svc.media.slot_media import NoMedia, SlotMedia, StepMedia
+from tetrad.worker_svc.media.slot_encoded import step_media
 from tetrad.worker_svc.models.interface import Model
 from tetrad.worker_svc.runner.draft_outputs import DraftOutputs
 from tetrad.worker_svc.runner.drafts import HostDrafts, NoHostDrafts, SampledStep
@@ -115,7 +115,7 @@ class ModelRunner(Generic[M]):
         self._pooling: PoolingRows = NoPooling() if pooling is None else pooling(self._batch)
         self._loras = NoLoras() if loras is None else SlotLoras(loras, layout.max_num_seqs)
         self._embeds = SlotEmbeds(model.embedding_size)
-        self._media: StepMedia = NoMedia() if media is None else SlotMedia(media)
+        self._media = step_media(media)
         listeners = (self.sampler, self._asked_prompts, self._pooling, self._loras, self._embeds, self._media)
         checks = (self._pooling.check, self._loras.check, self._embeds.check, self._media.check, self.sampler.check)
         self._requests = RequestTable(

@@ -47,7 +47,7 @@ def sampling_fields_of(request: PublicRequest) -> dict[str, Any]:
     Raises:
         InvalidRequest: a field that public requests do not have, a value that is given twice, or an invalid constraint.
     """
-    fields = _params_of(request.sampling_params) | _text_of(request.text_options)
+    fields = params_fields_of(request.sampling_params) | _text_of(request.text_options)
     if request.HasField("n"):
         fields["n"] = request.n
     if request.text_options.HasField("allowed_token_ids"):
@@ -73,7 +73,8 @@ def as_written(value: float) -> float:
     return float(f"{value:.7g}")
 
 
-def _params_of(message: types_pb2.SamplingParams) -> dict[str, Any]:
+def params_fields_of(message: types_pb2.SamplingParams) -> dict[str, Any]:
+    """Return the arguments of SamplingParams that a message sets; errors as in `sampling_fields_of`."""
     if message.bad_words_token_ids:
         text = "sampling_params.bad_words_token_ids is not taken here: give the words as text_options.bad_words."
         raise InvalidRequest(text, field="bad_words_token_ids")

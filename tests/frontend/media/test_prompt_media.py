@@ -124,6 +124,9 @@ class TestTruncation:
 
         assert [each.offset for each in kept] == offsets
 
+    def test_keeps_an_item_without_tokens(self):
+        assert kept_features([feature(0, 0)], 10, 3, keep_end=True) == (feature(0, 0),)
+
     @pytest.mark.parametrize(("most", "keep_end"), [(7, True), (4, True), (7, False), (2, False)])
     def test_is_refused_if_it_cuts_an_image(self, most, keep_end):
         with pytest.raises(InvalidRequest, match=f"truncate_prompt_tokens={most} would split or drop a"):

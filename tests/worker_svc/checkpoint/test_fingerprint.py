@@ -46,6 +46,19 @@ def test_other_weights_in_files_of_the_same_size_are_another_fingerprint(request
     assert whole_fingerprint(second) != before
 
 
+def test_one_other_matrix_in_a_large_file_is_another_fingerprint(request_for):
+    mebibyte, found = 1 << 20, []
+    for name, changed in (("a", b"\0"), ("b", b"\1")):
+        request = request_for(name)
+        with (request.path / "model.safetensors").open("wb") as weights:
+            weights.truncate(100 * mebibyte)
+            weights.seek(8 * mebibyte)
+            weights.write(changed * 2 * mebibyte)
+        found.append(whole_fingerprint(request))
+
+    assert found[0] != found[1]
+
+
 def test_a_model_with_the_weights_of_an_update_is_like_one_that_was_started_with_them(request_for):
     first, second = request_for("a"), request_for("b")
     (second.path / "model.safetensors").write_bytes(bytes(range(256)) * 400)
