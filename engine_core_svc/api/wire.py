@@ -73,6 +73,8 @@ def encode_info(
         logprobs_mode=settings.logprobs_mode,
         modalities=map(_encode_modality, facts.modalities),
         encoder_cache_size=facts.encoder_cache_size(layout),
+        is_encoder_decoder=facts.is_encoder_decoder,
+        supports_transcription=facts.supports_transcription,
         max_media_bytes=settings.max_total_media_bytes if facts.modalities else 0,
     )
 

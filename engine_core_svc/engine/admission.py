@@ -165,8 +165,7 @@ class Admission:
         self._check_embeds(submission)
         if submission.transfer is not NO_TRANSFER:
             limits.transfers.check(submission.transfer, pools=submission.pools)
-        if submission.payload.media:
-            limits.media.check(submission.payload.media, submission.encoder_inputs, len(prompt))
+        limits.media.check(submission.payload.media, submission.encoder_inputs, len(prompt))
         if submission.predicted_token_ids and max(submission.predicted_token_ids) >= limits.vocab_size:
             largest = max(submission.predicted_token_ids)
             text = f"Token id {largest} is out of vocabulary. Vocabulary size: {limits.vocab_size}."

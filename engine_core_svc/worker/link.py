@@ -317,6 +317,9 @@ class WorkerLink:
             keeps_states=types_pb2.CAPABILITY_DRAFTS_WITH_STATES in info.capabilities,
             logits_processors=tuple(info.logits_processors),
             modalities=self._check_modalities(_decode_modalities(model)),
+            is_encoder_decoder=model.is_encoder_decoder,
+            supports_transcription=model.supports_transcription,
+            encoded_position_bytes=model.encoded_position_bytes,
         )
 
     def _check_modalities(self, modalities: tuple[Modality, ...]) -> tuple[Modality, ...]:
@@ -339,6 +342,7 @@ class WorkerLink:
         self._groups = [spec.groups for spec in specs]
         largest, available_bytes = least_room([block_size_bytes(groups) for groups in self._groups], available)
         groups = self._groups[0]
+        item_bytes = memory_request.max_num_encoder_tokens * facts.encoded_position_bytes
         block_size = tokens_per_block(groups, settings.block_size)
         layout = plan_layout(
             settings,
@@ -348,6 +352,7 @@ class WorkerLink:
             cache_dtype=" and ".join(sorted({group.dtype for group in groups})),
             groups=decode_groups(groups, block_size),
             block_size=block_size,
+            encoded_item_bytes=item_bytes if facts.is_encoder_decoder else None,
         )
         log.info(
             "kv_cache.planned",
@@ -356,6 +361,7 @@ class WorkerLink:
             max_model_len=layout.max_model_len,
             sliding_windows=[group.sliding_window for group in layout.groups if group.sliding_window],
             kv_cache_dtype=layout.cache_dtype,
+            **({"encoded_items": layout.num_encoded_items} if facts.is_encoder_decoder else {}),
         )
         return layout
 

@@ -434,7 +434,7 @@ class RemoteRef(_message.Message):
     def __init__(self, transport: _Optional[str] = ..., size_bytes: _Optional[int] = ..., locator: _Optional[bytes] = ...) -> None: ...
 
 class MultiModalFeature(_message.Message):
-    __slots__ = ("modality", "identifier", "hash", "offset", "length", "tensors", "is_embed", "num_embeds", "layouts", "grid")
+    __slots__ = ("modality", "identifier", "hash", "offset", "length", "tensors", "is_embed", "num_embeds", "layouts", "grid", "time_step")
     class TensorsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -459,6 +459,7 @@ class MultiModalFeature(_message.Message):
     NUM_EMBEDS_FIELD_NUMBER: _ClassVar[int]
     LAYOUTS_FIELD_NUMBER: _ClassVar[int]
     GRID_FIELD_NUMBER: _ClassVar[int]
+    TIME_STEP_FIELD_NUMBER: _ClassVar[int]
     modality: str
     identifier: str
     hash: str
@@ -469,7 +470,8 @@ class MultiModalFeature(_message.Message):
     num_embeds: int
     layouts: _containers.ScalarMap[str, FieldLayout]
     grid: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, modality: _Optional[str] = ..., identifier: _Optional[str] = ..., hash: _Optional[str] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., tensors: _Optional[_Mapping[str, Tensor]] = ..., is_embed: _Optional[bytes] = ..., num_embeds: _Optional[int] = ..., layouts: _Optional[_Mapping[str, FieldLayout]] = ..., grid: _Optional[_Iterable[int]] = ...) -> None: ...
+    time_step: float
+    def __init__(self, modality: _Optional[str] = ..., identifier: _Optional[str] = ..., hash: _Optional[str] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., tensors: _Optional[_Mapping[str, Tensor]] = ..., is_embed: _Optional[bytes] = ..., num_embeds: _Optional[int] = ..., layouts: _Optional[_Mapping[str, FieldLayout]] = ..., grid: _Optional[_Iterable[int]] = ..., time_step: _Optional[float] = ...) -> None: ...
 
 class LoraRequest(_message.Message):
     __slots__ = ("name", "id", "path", "load_inplace", "base_model_name", "is_3d_lora_weight")

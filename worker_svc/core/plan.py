@@ -100,18 +100,19 @@ class GivenRows:
 
 @dataclass(frozen=True, slots=True)
 class MediaSpan:
-    """The place of one image among the tokens of a prompt; its embeddings are in the encoder cache under `identifier`.
+    """The place of one image or video among the tokens of a prompt; its embeddings are in the encoder cache under `identifier`.
 
     An item that layers attend to (cross-attention) has no tokens: offset and length are 0.
 
     Attributes:
         identifier: hash of the image and of its preprocessing. Requests with the same image share its embeddings.
-        modality: the kind of input, "image".
+        modality: the kind of input, "image" or "video".
         offset: position of the span's first token.
         length: number of tokens of the span.
         is_embed: [length] bool, the tokens that take an embedding, in the order of the embeddings; None: all tokens.
         num_embeds: number of the item's embeddings.
         grid: time, height and width of the embeddings, of models with positions on three axes; None: plain positions.
+        time_step: positions on the axis of time between the embeddings of two neighbouring times.
     """
 
     identifier: str
@@ -121,6 +122,7 @@ class MediaSpan:
     is_embed: npt.NDArray[np.bool_] | None
     num_embeds: int
     grid: tuple[int, int, int] | None = None
+    time_step: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
