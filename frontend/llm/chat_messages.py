@@ -10,6 +10,7 @@ from tetrad.frontend.media.parts import Media, media_of_part
 from tetrad.services.errors import InvalidRequest
 
 _FIELD = "messages"
+_KINDS = "text, image_url, input_audio, audio_url and video_url"
 # `function` is the older name of `tool` in OpenAI's API.
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
@@ -133,7 +134,8 @@ def _text(where: str, part: object) -> str:
         text = part.get("refusal")
     if not isinstance(text, str):
         message = f"{where}: Unsupported chat content part type: {kind!r:.64}; "
-        message += "there are text, image_url and video_url." if kind != "text" else "its text is missing."
+        message += "its text is missing." if kind == "text" else f"there are {_KINDS}."
+
         raise InvalidRequest(message, field=where)
     return text
 

@@ -1,11 +1,13 @@
-"""Media items: the images and videos of a prompt, before and after they are fetched. Values only."""
+"""Media items: the images, audio and videos of a prompt, before and after they are fetched. Values only."""
 
 from dataclasses import dataclass, field
 from typing import Final
 
 IMAGE: Final = "image"
+AUDIO: Final = "audio"
 VIDEO: Final = "video"
-"""Modalities, in the words of the tokenizer and the engine core."""
+MODALITIES: Final = (IMAGE, AUDIO, VIDEO)
+"""Kinds of media, in the words of the tokenizer and the engine core."""
 
 
 @dataclass(frozen=True, slots=True)

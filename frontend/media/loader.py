@@ -12,7 +12,7 @@ from functools import partial
 
 from tetrad.frontend.media.addresses import parse_networks
 from tetrad.frontend.media.base64_text import check_size, decode_base64
-from tetrad.frontend.media.items import VIDEO, MediaItem, MediaSource
+from tetrad.frontend.media.items import AUDIO, IMAGE, VIDEO, MediaItem, MediaSource
 from tetrad.frontend.media.local_files import read_local_file
 from tetrad.frontend.media.settings import MediaSettings
 from tetrad.frontend.media.uuids import salted
@@ -37,13 +37,22 @@ class MediaLoader:
 
     def __init__(self, settings: MediaSettings) -> None:
         self._settings = settings
-        self._rules = WebRules(
+        rules = WebRules(
             settings.allowed_media_domains,
             parse_networks(settings.allowed_media_networks),
             settings.max_media_redirects,
             settings.max_media_bytes,
         )
-        self._video_rules = replace(self._rules, max_bytes=settings.max_video_bytes)
+        self._rules = {
+            IMAGE: rules,
+            AUDIO: replace(rules, max_bytes=settings.max_audio_bytes),
+            VIDEO: replace(rules, max_bytes=settings.max_video_bytes),
+        }
+        self._patience = {
+            IMAGE: (settings.media_fetch_timeout_s, "media_fetch_timeout_s"),
+            AUDIO: (settings.audio_fetch_timeout_s, "audio_fetch_timeout_s"),
+            VIDEO: (settings.video_fetch_timeout_s, "video_fetch_timeout_s"),
+        }
         self._fetches = asyncio.Semaphore(settings.max_media_fetches)
         # Not the event loop's threads: a slow name, or a slow disk, would delay the other work that they do.
         self._threads = ThreadPoolExecutor(settings.max_media_fetches, thread_name_prefix="media")
@@ -81,7 +90,7 @@ class MediaLoader:
 
     async def _read(self, source: MediaSource) -> tuple[bytes, str]:
         """Return a file and its media type; an empty type is unknown, an empty file is known by its name."""
-        rules = self._video_rules if source.modality == VIDEO else self._rules
+        rules = self._rules[source.modality]
         if source.data is not None:
             check_size(len(source.data), source.where, rules.max_bytes, source.modality)
             return source.data, ""
@@ -100,6 +109,7 @@ class MediaLoader:
                     source.where,
                     allowed=self._settings.allowed_local_media_path,
                     most=rules.max_bytes,
+                    what=source.modality,
                 )
                 return await asyncio.get_running_loop().run_in_executor(self._threads, read), ""
             file = await fetch(source.url, source.where, rules, self._threads)
@@ -108,9 +118,8 @@ class MediaLoader:
     @contextlib.asynccontextmanager
     async def _fetching(self, source: MediaSource) -> AsyncIterator[None]:
         """Limit the number and the time of fetches."""
-        settings, where = self._settings, source.where
-        option = "video_fetch_timeout_s" if source.modality == VIDEO else "media_fetch_timeout_s"
-        patience_s = settings.video_fetch_timeout_s if source.modality == VIDEO else settings.media_fetch_timeout_s
+        where = source.where
+        patience_s, option = self._patience[source.modality]
         try:
             async with asyncio.timeout(patience_s):
                 await self._fetches.acquire()

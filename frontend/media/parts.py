@@ -1,4 +1,4 @@
-"""Media parts: reads the content parts of messages that hold images and videos, in the forms of OpenAI and vLLM.
+"""Media parts: reads the content parts of messages that hold images, audio and videos, in the forms of OpenAI and vLLM.
 
 Some forms do not come from JSON: {"type": "image", "image": value}, and so for each modality, with a MediaSource or MediaItem
 of another API, or with the bytes of a file.
@@ -7,17 +7,19 @@ of another API, or with the bytes of a file.
 from collections.abc import Mapping
 from typing import Any
 
-from tetrad.frontend.media.items import IMAGE, VIDEO, MediaItem, MediaSource
+from tetrad.frontend.media.items import AUDIO, IMAGE, MODALITIES, VIDEO, MediaItem, MediaSource
 from tetrad.frontend.media.uuids import checked_uuid
 from tetrad.services.errors import InvalidRequest
 
 _LINKS: Mapping[str, tuple[str, str]] = {
     "image_url": (IMAGE, "image_url"),
     "input_image": (IMAGE, "image_url"),
+    "audio_url": (AUDIO, "audio_url"),
     "video_url": (VIDEO, "video_url"),
 }
 """Type of a part -> its modality, and its key with a URL."""
-_GIVEN = (IMAGE, VIDEO)
+_INPUT_AUDIO = "input_audio"
+_MAX_FORMAT_CHARS = 32
 Media = MediaSource | MediaItem
 
 
@@ -40,11 +42,13 @@ def media_of_part(where: str, part: object) -> Media | None:
         return None
     kind = part.get("type")
     if kind is None:
-        kind = next((name for name in _LINKS if name in part), None)
+        kind = next((name for name in (*_LINKS, _INPUT_AUDIO) if name in part), None)
     if not isinstance(kind, str):
         return None
-    if kind in _GIVEN:
+    if kind in MODALITIES:
         return _given(where, part, kind)
+    if kind == _INPUT_AUDIO:
+        return _input_audio(where, part)
     return _linked(where, part, *_LINKS[kind]) if kind in _LINKS else None
 
 
@@ -80,3 +84,21 @@ def _linked(where: str, part: dict[str, Any], modality: str, key: str) -> MediaS
         text = f"{where}.{key} must be a URL or {{url}}, got {type(given).__name__ if given != '' else 'an empty text'}."
         raise InvalidRequest(text, field=f"{where}.{key}")
     return MediaSource(where=where, url=given, uuid=name, modality=modality)
+
+
+def _input_audio(where: str, part: dict[str, Any]) -> MediaSource:
+    """Return the audio of a part with {data, format}, data in base64, or null with a uuid. The file itself has its format."""
+    given = part.get(_INPUT_AUDIO)
+    uuid = checked_uuid(f"{where}.uuid", part.get("uuid"))
+    if given is None and uuid:
+        return MediaSource(where=where, uuid=uuid, modality=AUDIO)
+    field = f"{where}.{_INPUT_AUDIO}"
+    if not isinstance(given, dict):
+        raise InvalidRequest(f"{field} must be {{data, format}}, got {type(given).__name__}.", field=field)
+    data, form = given.get("data"), given.get("format")
+    if not isinstance(data, str) or not data:
+        raise InvalidRequest(f"{field}.data must be the file in base64.", field=f"{field}.data")
+    if form is not None and (not isinstance(form, str) or not form.isalnum() or len(form) > _MAX_FORMAT_CHARS):
+        text = f"{field}.format must be the name of a format such as 'wav' or 'mp3', got {form!r:.64}."
+        raise InvalidRequest(text, field=f"{field}.format")
+    return MediaSource(where=where, base64=data, uuid=uuid, media_type=f"audio/{form}" if form else "", modality=AUDIO)

@@ -6,22 +6,21 @@ The items are files as bytes. Callers with decoded pixels encode them first.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tetrad.frontend.media.items import IMAGE, VIDEO, MediaSource
+from tetrad.frontend.media.items import IMAGE, MODALITIES, MediaSource
 from tetrad.frontend.media.uuids import checked_uuid
 from tetrad.services.errors import InvalidRequest
 
 _FIELD = "multi_modal_data"
 _UUIDS = "multi_modal_uuids"
-_MODALITIES = (IMAGE, VIDEO)
 
 
 def sources_of(data: object, uuids: object = None) -> tuple[MediaSource, ...]:
     """Return the media of a prompt, in order.
 
     Args:
-        data: {"image": bytes, a MediaSource, None, or a list of these, "video": ...}; None with a uuid: an item that the server
-            has seen.
-        uuids: {"image": name or list of names, "video": ...}; a name may be None. None: no item has a name.
+        data: {"image": ..., "audio": ..., "video": ...}, each bytes, a MediaSource, None, or a list of these; None with a uuid:
+            an item that the server has seen.
+        uuids: {"image": name or list of names, ...}; a name may be None. None: no item has a name.
 
     Raises:
         InvalidRequest: another modality, an item of another type, or another number of names than of items.
@@ -59,11 +58,11 @@ def _listed(name: str, given: object) -> dict[str, list[Any]]:
         return {}
     if not isinstance(given, Mapping):
         raise InvalidRequest(f"{name} must be an object like {{'{IMAGE}': ...}}, got {type(given).__name__}.", field=name)
-    other = next((key for key, value in given.items() if key not in _MODALITIES and value), None)
+    other = next((key for key, value in given.items() if key not in MODALITIES and value), None)
     if other is not None:
-        known = " and ".join(map(repr, _MODALITIES))
+        known = ", ".join(map(repr, MODALITIES))
         raise InvalidRequest(f"{name} of modality {other!r} is not supported, only {known}.", field=name)
-    return {modality: _all(items) for modality, items in given.items() if items is not None and modality in _MODALITIES}
+    return {modality: _all(items) for modality, items in given.items() if items is not None and modality in MODALITIES}
 
 
 def _all(items: Any) -> list[Any]:

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from tetrad.frontend.media.items import IMAGE, VIDEO, MediaItem
+from tetrad.frontend.media.items import MODALITIES, MediaItem
 
 _SAMPLE_BYTES = 4096
 _DIGEST_BYTES = 16
-_MODALITIES = (IMAGE, VIDEO)
 
 
 def affinity_of(items: Sequence[MediaItem], texts: Sequence[str] = ()) -> bytes:
@@ -66,7 +65,7 @@ def _parts(message: Mapping[str, Any]) -> Sequence[Any]:
 
 
 def _num_items(message: Mapping[str, Any]) -> int:
-    return sum(isinstance(part, dict) and part.get("type") in _MODALITIES for part in _parts(message))
+    return sum(isinstance(part, dict) and part.get("type") in MODALITIES for part in _parts(message))
 
 
 def _texts(message: Mapping[str, Any]) -> list[str]:

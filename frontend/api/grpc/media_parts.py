@@ -1,14 +1,11 @@
-"""Media parts: decodes the images and videos of gRPC requests to sources. It only converts."""
+"""Media parts: decodes the media of gRPC requests to sources. It only converts."""
 
 from typing import Any
 
-from tetrad.frontend.media.items import IMAGE, VIDEO, MediaSource
+from tetrad.frontend.media.items import IMAGE, MODALITIES, MediaSource
 from tetrad.frontend.media.uuids import checked_uuid
 from tetrad.services.errors import InvalidRequest, UnsupportedArgument
 from tetrad.v1 import inference_pb2
-
-_MODALITIES = (IMAGE, "audio", VIDEO)
-_TAKEN = (IMAGE, VIDEO)
 
 
 def source_of(where: str, part: inference_pb2.MediaPart, modality: str = "") -> MediaSource:
@@ -20,12 +17,12 @@ def source_of(where: str, part: inference_pb2.MediaPart, modality: str = "") -> 
         modality: what the field that holds the part says; empty: nothing.
 
     Raises:
-        UnsupportedArgument: the part is neither an image nor a video.
+        UnsupportedArgument: the part is of another modality.
         InvalidRequest: the part has neither a file, nor a URL, nor a uuid.
     """
     kind = part.modality or modality or _modality_of(part.media_type)
-    if kind not in _TAKEN:
-        taken = " and ".join(map(repr, _TAKEN))
+    if kind not in MODALITIES:
+        taken = ", ".join(map(repr, MODALITIES))
         raise UnsupportedArgument(f"{where}: media of modality {kind[:32]!r} are not supported, only {taken}.", field=where)
     uuid = checked_uuid(f"{where}.uuid", part.uuid or None)
     if not part.data and not part.url and not uuid:
@@ -46,4 +43,4 @@ def part_of(source: MediaSource) -> dict[str, Any]:
 def _modality_of(media_type: str) -> str:
     """Return the modality of a media type; another or absent type is taken for an image, which is then decoded or refused."""
     kind = media_type.partition("/")[0]
-    return kind if kind in _MODALITIES else IMAGE
+    return kind if kind in MODALITIES else IMAGE

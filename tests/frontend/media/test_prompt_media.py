@@ -31,7 +31,7 @@ def test_vllms_forms_are_read(data, uuids, found):
     ("data", "uuids", "field", "text"),
     [
         ([b"a"], None, "multi_modal_data", "must be an object like"),
-        ({"sound": b"a"}, None, "multi_modal_data", "of modality 'sound' is not supported, only 'image' and 'video'"),
+        ({"sound": b"a"}, None, "multi_modal_data", "of modality 'sound' is not supported, only 'image', 'audio', 'video'"),
         ({"image": "a.png"}, None, "multi_modal_data.image[0]", "must be the bytes of a file, got str"),
         ({"image": [b"a", b""]}, None, "multi_modal_data.image[1]", "got empty bytes"),
         ({"image": [None]}, None, "multi_modal_data.image[0]", "got nothing"),
@@ -83,7 +83,7 @@ def test_parts_of_messages_with_images(part, found):
     assert (source.url, source.uuid, source.data) == found
 
 
-@pytest.mark.parametrize("part", ["a", {"type": "text", "text": "a"}, {"type": "input_audio"}, {"text": "a"}, {}, 7])
+@pytest.mark.parametrize("part", ["a", {"type": "text", "text": "a"}, {"type": "input_file"}, {"text": "a"}, {}, 7])
 def test_other_parts_have_no_image(part):
     assert media_of_part("here", part) is None
 

@@ -31,8 +31,9 @@ class ChatMessage(BaseModel):
         None,
         description="Text, or a list of parts: of type text; of type image_url (`image_url`: a URL or {url, detail, uuid}; a"
         " data: URL in base64, or another URL that the server may fetch; `uuid`: the client's name of the image, which may"
-        " stand for it later), where the model takes images; of type video_url in the same form, where it takes videos, whose"
-        " data: URL of type video/jpeg may have frames, separated by commas; of type prompt_embeds (`data`: base64 of a"
+        " stand for it later), where the model takes images; of type audio_url in the same form, or input_audio"
+        " (`input_audio`: {data, format}, data in base64), where it takes audio; of type video_url, where it takes videos,"
+        " whose data: URL of type video/jpeg may have frames, separated by commas; of type prompt_embeds (`data`: base64 of a"
         " safetensors file) where the server takes those; of type refusal, for the assistant.",
     )
     name: str | None = Field(
@@ -152,8 +153,7 @@ class ChatCompletionRequest(SamplingBody):
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="Further variables for the chat template.")
     mm_processor_kwargs: dict[str, Any] | None = Field(
         None,
-        description="Settings of the model's processors of images and videos for this request, such as {min_pixels, max_pixels}"
-        " or {size}.",
+        description="Settings of the model's processors of media for this request, such as {min_pixels, max_pixels} or {size}.",
     )
     media_io_kwargs: dict[str, Any] | None = Field(
         None,
