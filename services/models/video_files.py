@@ -21,9 +21,11 @@ def video_settings(processor: Mapping[str, Any], video: Mapping[str, Any], image
     """Return the settings among the contents of a model's files, as transformers chooses them.
 
     Args:
-        processor: processor_config.json, with "video_processor" in files of newer models.
+        processor: processor_config.json, with "video_processor", or "image_processor" for both, in files of newer models.
         video: video_preprocessor_config.json.
         image: preprocessor_config.json, which has the settings for both in files of older models.
     """
-    inner = processor.get("video_processor")
-    return inner if isinstance(inner, dict) else video or image
+    inner, of_images = processor.get("video_processor"), processor.get("image_processor")
+    if isinstance(inner, dict):
+        return inner
+    return video or image or (of_images if isinstance(of_images, dict) else {})

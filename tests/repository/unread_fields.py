@@ -10,7 +10,6 @@ NOT_NEEDED = "The receiver gets the same in another field, or computes it."
 
 UNREAD: dict[str, str] = {
     REFUSED: """
-        ContentPart.audio ContentPart.video
         EngineCoreRequest.encoder_prompt_token_ids EngineCoreRequest.kv_transfer_params
         EngineCoreRequest.reasoning_ended
         EngineCoreRequest.resumable EngineCoreRequest.session_id

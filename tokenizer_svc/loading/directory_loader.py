@@ -52,6 +52,7 @@ def load_directory(path: Path, model_path: Path) -> LoadedTokenizer:
         generation_config=generation_config,
         image_processor=_image_processor(processor, preprocessor),
         feature_extractor=_feature_extractor(processor, preprocessor),
+        video_processor=_load_json(facts_path, "video_preprocessor_config.json"),
         processor=processor,
         prompts=_prompts(_load_json(facts_path, _SENTENCE_TRANSFORMERS) or _load_json(path, _SENTENCE_TRANSFORMERS)),
     )

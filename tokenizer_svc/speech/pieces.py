@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from tetrad.tokenizer_svc.media.audio.decoding import decode_audio
 from transformers.models.whisper.feature_extraction_whisper import WhisperFeatureExtractor
 
+from tetrad.tokenizer_svc.media.audio.decoding import decode_audio
 from tetrad.tokenizer_svc.media.child import Tensors
 from tetrad.tokenizer_svc.speech.cutting import BOUNDS, cut
 

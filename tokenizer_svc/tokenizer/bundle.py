@@ -52,6 +52,8 @@ def bundle_files(loaded: LoadedTokenizer) -> dict[str, bytes]:
     preprocessor = loaded.image_processor or loaded.feature_extractor
     if preprocessor:
         files["preprocessor_config.json"] = _json(preprocessor)
+    if loaded.image_processor and loaded.video_processor:
+        files["video_preprocessor_config.json"] = _json(loaded.video_processor)
     if preprocessor and loaded.processor:
         files["processor_config.json"] = _json(loaded.processor)
     if loaded.generation_config:

@@ -11,12 +11,12 @@ import numpy as np
 
 from tetrad.services.errors import InvalidRequest
 from tetrad.worker_svc.core.input_batch import InputBatch
-from tetrad.worker_svc.core.media import IMAGE, VIDEO, EncodedItem, Modality, ModelMedia
+from tetrad.worker_svc.core.media import IMAGE, EncodedItem, Modality, ModelMedia
 from tetrad.worker_svc.core.plan import EncoderItem
 from tetrad.worker_svc.core.request_table import ScheduledRows
 from tetrad.worker_svc.core.step_inputs import order_rows
 from tetrad.worker_svc.devices.sim_queue import precise_sleep
-from tetrad.worker_svc.families.towers import READS_IMAGES, READS_VIDEOS
+from tetrad.worker_svc.families.towers import media_read_by
 from tetrad.worker_svc.families.values import architecture_of
 from tetrad.worker_svc.media.encoder_cache import EncoderCache
 from tetrad.worker_svc.media.slot_media import NoMedia, SlotMedia
@@ -94,10 +94,9 @@ def sim_media(
         seconds_per_embedding: see SimTower.
         takes_media: see LoadRequest.
     """
-    architecture = architecture_of(config)
-    if not takes_media or not path.is_dir() or architecture not in READS_IMAGES:
+    names = media_read_by(architecture_of(config))
+    if not takes_media or not path.is_dir() or not names:
         return None
     if not any((path / name).is_file() for name in _PROCESSORS):
         return None
-    names = (IMAGE, VIDEO) if architecture in READS_VIDEOS else (IMAGE,)
     return ModelMedia(SimTower(layers, seconds_per_embedding, names), EncoderCache())

@@ -1,4 +1,4 @@
-"""Towers: the architectures whose vision model this worker runs, so that their prompts can have images, and videos.
+"""Towers: the architectures whose vision or audio model this worker runs, so that their prompts can have media.
 
 Imports no torch.
 """
@@ -46,3 +46,18 @@ READS_VIDEOS = frozenset(
     }
 )
 """The keys of VIDEO_KINDS in media/video_kinds.py."""
+
+READS_AUDIO = frozenset(
+    {
+        "AudioFlamingo3ForConditionalGeneration",
+        "GlmAsrForConditionalGeneration",
+        "Qwen2AudioForConditionalGeneration",
+    }
+)
+"""The keys of AUDIO_KINDS in media/audio_reader.py."""
+
+
+def media_read_by(architecture: str) -> tuple[str, ...]:
+    """Return the modalities of the items in prompts of models of an architecture, whose embeddings replace tokens'."""
+    found = {"image": READS_IMAGES, "video": READS_VIDEOS, "audio": READS_AUDIO}
+    return tuple(modality for modality, names in found.items() if architecture in names)

@@ -12,13 +12,11 @@ import torch
 from tetrad.services.errors import InvalidRequest
 from tetrad.worker_svc.core.plan import EncoderItem
 from tetrad.worker_svc.media.pixels import Normalization
+from tetrad.worker_svc.media.reader import Inputs
 
 _PIXELS, _GRID, _SIZES, _MASK = "pixel_values", "image_grid_thw", "image_sizes", "pixel_attention_mask"
 _COUNT = "batch_num_images"
 _GIVEN_DEFAULT = 2048
-
-Inputs = dict[str, torch.Tensor]
-"""Arguments of get_image_features."""
 
 
 class TowerKind(NamedTuple):

@@ -14,7 +14,8 @@ from tetrad.services.errors import InvalidRequest
 from tetrad.services.models.video_files import MOST_VIDEO_EMBEDS
 from tetrad.worker_svc.core.plan import EncoderItem
 from tetrad.worker_svc.media.pixels import Normalization
-from tetrad.worker_svc.media.tower_kinds import Inputs, number_triple, tensor_of
+from tetrad.worker_svc.media.reader import Inputs
+from tetrad.worker_svc.media.tower_kinds import number_triple, tensor_of
 
 PIXELS, GRID = "pixel_values_videos", "video_grid_thw"
 _IMAGE_PIXELS = "pixel_values"

@@ -27,7 +27,7 @@ def _num_steps(append):
 def _written(content):
     if isinstance(content, str):
         return content
-    return "".join(MARK if part["type"] == "image" else part["text"] for part in content)
+    return "".join(part["text"] if part["type"] == "text" else MARK for part in content)
 
 
 class _Decoder:

@@ -309,7 +309,7 @@ def limits():
         ({"logprobs": 21}, "Requested sample logprobs of 21, which is greater than max allowed: 20"),
         ({"logprobs": -1}, "Requested sample logprobs of 50, which is greater than max allowed: 20"),
         ({"prompt_logprobs": 21}, "Requested prompt logprobs of 21, which is greater than max allowed: 20"),
-        ({"stop": ["a"] * 5}, "stop may hold at most 4 strings, got 5."),
+        ({"stop": ["a"] * 65}, "stop may hold at most 64 strings, got 65."),
         ({"stop": "a" * 1025}, "A stop string may have at most 1024 characters, got 1025."),
         ({"bad_words": ["a"] * 129}, "bad_words may hold at most 128 words, got 129."),
         ({"logit_bias": {50: 1.0}}, "token_id(s) [50] in logit_bias contain out-of-vocab token ids. Vocabulary size: 50"),
