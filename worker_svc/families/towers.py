@@ -26,9 +26,6 @@ READS_IMAGES = frozenset(
 )
 """The keys of TOWER_KINDS in media/tower_kinds.py."""
 
-LISTENS = frozenset({"WhisperForConditionalGeneration"})
-"""The architectures with an encoder of audio whose output the decoder attends to (cross-attention)."""
-
 READS_VIDEOS = frozenset(
     {
         "Glm46VForConditionalGeneration",
