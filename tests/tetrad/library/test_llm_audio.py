@@ -42,7 +42,7 @@ def tokens(outputs) -> list[list[int]]:
 
 
 def test_every_form_of_audio_has_the_tokens_of_transformers(llm, reference):
-    text = "user: What? Audio: <|audio_bos|><|AUDIO|><|audio_eos|>\n\nassistant: "
+    text = reference.text_of(PARTS)
     expected = reference.generate(reference.prepare(PARTS), 6).token_ids
     forms = [FILE, GIVEN, (GIVEN, 16_000), [(GIVEN, 16_000)], GIVEN.tolist()]
 
@@ -66,8 +66,7 @@ def test_a_conversation(llm, reference):
 
 def test_ids_several_audios_and_samples_that_share_a_prefix(llm, reference):
     prepared = reference.prepare([GIVEN, OTHER, "or"])
-    text = "user: " + "Audio: <|audio_bos|><|AUDIO|><|audio_eos|>\n" * 2 + "or\nassistant: "
-    token_ids = llm.get_tokenizer().encode(text)
+    token_ids = llm.get_tokenizer().encode(reference.text_of([GIVEN, OTHER, "or"]))
 
     prompt = {"prompt_token_ids": token_ids, "multi_modal_data": {"audio": [GIVEN, OTHER]}}
     [output] = llm.generate([prompt], SamplingParams(max_tokens=6, temperature=0, ignore_eos=True, n=2), use_tqdm=False)
