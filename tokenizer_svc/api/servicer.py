@@ -41,6 +41,7 @@ from tetrad.tokenizer_svc.api.wire import (
 )
 from tetrad.tokenizer_svc.chat.pair_prompts import PairPrompts, PairTemplate
 from tetrad.tokenizer_svc.chat.renderer import ChatRenderer
+from tetrad.tokenizer_svc.media.attended import AttendedMedia
 from tetrad.tokenizer_svc.media.items import PlacedMedia
 from tetrad.tokenizer_svc.media.message_room import media_too_large
 from tetrad.tokenizer_svc.media.prompts import ModelMedia, PromptMedia
@@ -281,7 +282,9 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
             self._calls.discard(call)
             call.set_result(None)
 
-    async def _preprocess(self, request: tokenizer_pb2.EncodeRequest | tokenizer_pb2.RenderChatRequest) -> PromptMedia | None:
+    async def _preprocess(
+        self, request: tokenizer_pb2.EncodeRequest | tokenizer_pb2.RenderChatRequest
+    ) -> PromptMedia | AttendedMedia | None:
         media = decode_media(request)
         return await self._media.preprocess(media.items, media.kwargs_json, media.io_kwargs_json) if media.items else None
 
@@ -338,7 +341,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         add_special_tokens: bool,
         truncation: Truncation | None,
         with_strings: bool,
-        media: PromptMedia | None = None,
+        media: PromptMedia | AttendedMedia | None = None,
         field: str = "texts",
     ) -> EncodedText:
         started = time.perf_counter()

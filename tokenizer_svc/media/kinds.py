@@ -51,6 +51,8 @@ class MediaRules:
         grid: returns frames, rows and columns of the embeddings, for models whose positions have three axes.
         time_step: returns the positions on the axis of time between two times of the grid; 0: one.
         prompt_kwargs: returns the settings of the items of a prompt; it gets those of the request and the number of items.
+        start_id: id of the start token of prompts, if the model has an encoder and a decoder: items have no place in prompts,
+            and no marks. None: another model.
     """
 
     modality: str
@@ -62,6 +64,7 @@ class MediaRules:
     grid: Callable[[ProcessedItem], Grid | None] = no_grid
     time_step: Callable[[ProcessedItem], float] = one_step
     prompt_kwargs: Callable[[Mapping[str, Any], int], Mapping[str, Any]] = unchanged
+    start_id: int | None = None
 
 
 @dataclass(frozen=True)

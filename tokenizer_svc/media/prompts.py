@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tetrad.services.errors import InvalidRequest
+from tetrad.tokenizer_svc.media.attended import AttendedMedia
 from tetrad.tokenizer_svc.media.expansion import expand_ids, expand_text, repeat_marks, shorten
 from tetrad.tokenizer_svc.media.items import Marks, MediaFeature, MediaInput, PlacedMedia
 from tetrad.tokenizer_svc.media.kinds import IO
@@ -116,7 +117,9 @@ class ModelMedia:
                 text = f"At most {most} {modality}(s) may be provided in one prompt. There are {number}"
                 raise InvalidRequest(f"{text} (max_{modality}s_per_prompt).", field="media")
 
-    async def preprocess(self, items: Sequence[MediaInput], kwargs_json: str, io_kwargs_json: str = "") -> PromptMedia:
+    async def preprocess(
+        self, items: Sequence[MediaInput], kwargs_json: str, io_kwargs_json: str = ""
+    ) -> PromptMedia | AttendedMedia:
         """Return the media of one prompt, in their order.
 
         Args:
@@ -148,8 +151,11 @@ class ModelMedia:
                     seen[item.modality] += 1
         except ExceptionGroup as failed:  # the answer is the first error; the other items are left
             raise failed.exceptions[0] from None
-        marks = {modality: self._preprocessors[modality].rules.marks for modality in numbers}
-        return PromptMedia(self._tokenizer, [work.result() for work in works], marks)
+        features, rules = [work.result() for work in works], {name: self._preprocessors[name].rules for name in numbers}
+        start_id = next((each.start_id for each in rules.values() if each.start_id is not None), None)
+        if start_id is not None:
+            return AttendedMedia(self._tokenizer, features, start_id)
+        return PromptMedia(self._tokenizer, features, {modality: each.marks for modality, each in rules.items()})
 
     async def close(self) -> None:
         """Stop all processes."""

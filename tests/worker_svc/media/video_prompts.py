@@ -55,7 +55,7 @@ def video_prompt(
         before, after: the texts.
         seconds: between two times of the video, for models whose positions follow them.
     """
-    video, config = _Video(reference, kind, frames), reference.model.config
+    video, config = Video(reference, kind, frames), reference.model.config
     encode = reference.processor.tokenizer.encode
     start, end = AROUND.get(kind, ("", ""))
     ids = encode(before + start, add_special_tokens=False)
@@ -84,8 +84,16 @@ def video_prompt(
     return VideoPrompt(Prepared("", ids, {}, inputs), (span,), (EncoderItem("v", "video", tensors, video.num_embeds),))
 
 
-class _Video:
-    """The frames as a model's processor would return them, and as the tokenizer service sends them."""
+class Video:
+    """The frames as a model's processor would return them, and as the tokenizer service sends them.
+
+    Attributes:
+        tensors: arguments of transformers' model.
+        given: tensors of the item.
+        grid: times, rows and columns of the embeddings; None: the model has no positions on axes.
+        mark_id: id of the token that an embedding replaces.
+        times, num_embeds: numbers of times and of embeddings.
+    """
 
     def __init__(self, reference: VisionReference, kind: str, frames: np.ndarray) -> None:
         config, its = reference.model.config, reference.processor.image_processor

@@ -23,7 +23,7 @@ class AudioExtractor:
     Args:
         settings: values of preprocessor_config.json.
         class_name: name in `CLASSES`.
-        mask: name of the tensor that marks the frames of sound.
+        mask: name of the tensor that marks the frames of sound; empty: there is none, and one window.
         max_windows: maximum number of windows of an audio; what follows is left out.
         has_windows: see AudioFamily.
         max_seconds: maximum duration of a file.
@@ -61,8 +61,10 @@ class AudioExtractor:
         its = self._extractor
         samples = decode_audio(data, sampling_rate=its.sampling_rate, max_seconds=self._max_seconds)
         windows = self._cut(samples, its.n_samples)
-        made = its(windows, sampling_rate=its.sampling_rate, padding="max_length", return_attention_mask=True)
+        made = its(windows, sampling_rate=its.sampling_rate, padding="max_length", return_attention_mask=bool(self._mask))
         features = np.ascontiguousarray(made["input_features"], np.float32)
+        if not self._mask:
+            return {"input_features": features[0]}
         marks = np.ascontiguousarray(made["attention_mask"], np.int64)
         if self._has_windows:
             return {"input_features": features, self._mask: marks}

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from tetrad.services.errors import ModelError
+from tetrad.tokenizer_svc.media.audio import whisper
 from tetrad.tokenizer_svc.media.audio.families import AUDIO_FAMILIES, AudioFamily, AudioModel
 from tetrad.tokenizer_svc.media.items import Marks
 from tetrad.tokenizer_svc.media.kinds import MediaKind, MediaRules, ProcessLimits
@@ -34,8 +35,9 @@ class AudioOptions:
 def audio_kind(tokenizer: Tokenizer, options: AudioOptions) -> MediaKind | None:
     """Return how a model takes audio; None: it takes none."""
     files = ModelFiles(tokenizer)
-    family = AUDIO_FAMILIES.get(str(files.config.get("model_type")))
-    if family is None or not files.feature_extractor:
+    model_type = str(files.config.get("model_type"))
+    family = AUDIO_FAMILIES.get(model_type)
+    if (family is None and model_type != whisper.MODEL_TYPE) or not files.feature_extractor:
         return None
     settings = dict(files.feature_extractor)
     return MediaKind(
@@ -44,15 +46,15 @@ def audio_kind(tokenizer: Tokenizer, options: AudioOptions) -> MediaKind | None:
         arguments={
             "settings": settings,
             "class_name": settings.get("feature_extractor_type") or _EXTRACTOR,
-            "mask": family.mask,
-            "max_windows": family.max_windows(files, int(settings.get("chunk_length", 30))),
-            "has_windows": family.has_windows,
+            "mask": family.mask if family else "",
+            "max_windows": family.max_windows(files, int(settings.get("chunk_length", 30))) if family else 1,
+            "has_windows": family is not None and family.has_windows,
             "max_seconds": options.max_seconds,
         },
         kwargs=(),
         limits=options.limits,
-        max_items=options.max_items,
-        rules=partial(_rules, tokenizer, family),
+        max_items=options.max_items if family else min(1, options.max_items),
+        rules=partial(_rules, tokenizer, family) if family else partial(whisper.whisper_rules, tokenizer),
     )
 
 
