@@ -266,6 +266,7 @@ def _admission(settings: EngineCoreSettings, layout: KVCacheLayout, facts: Worke
             needs_all_tokens=facts.pooling is not None and facts.pooling.needs_all_tokens,
             answer_row_bytes=facts.answer_row_bytes,
             takes_extra_args=bool(facts.logits_processors),
+            scores_prompts=facts.scores_prompts,
             transfers=TransferCheck(settings.kv_role, settings.kv_peers),
             media=(AttendedMediaCheck if facts.is_encoder_decoder else MediaCheck)(
                 settings.model,

@@ -36,6 +36,7 @@ class WorkerFacts:
     takes_embeddings: bool = False  # whether prompts may have embeddings in place of token ids
     hidden_size: int = 0
     verifies_drafts: bool = False
+    scores_prompts: bool = False  # whether given ids may be scored at the positions of a prompt
     keeps_states: bool = False  # whether drafts may be planned with a model that has states
     logits_processors: tuple[str, ...] = ()  # names of their custom logits processors
     modalities: tuple[Modality, ...] = ()  # media that prompts may have

@@ -234,6 +234,7 @@ class WorkerLink:
             )
         await self._pauses.meet(infos[0])
         self._weights.meet(infos)
+        self._check_logprobs_mode(infos)
         return infos
 
     async def _join(self, infos: Sequence[Info]) -> None:
@@ -269,6 +270,13 @@ class WorkerLink:
             text = f"The workers of a group need the same logits_processors, in one order, but {named}."
             raise FailedPrecondition(text) if self._layout is None else Unavailable(text)
 
+    def _check_logprobs_mode(self, infos: Sequence[Info]) -> None:
+        """Raise Unavailable if a worker is of a release that would bring raw log-probabilities in place of other values."""
+        mode = self._settings.logprobs_mode
+        old = [info.version for info in infos if types_pb2.CAPABILITY_LOGPROBS_MODES not in info.capabilities]
+        if mode != "raw_logprobs" and old:
+            raise Unavailable(f"A worker of release {old[0]} does not support logprobs_mode {mode}; upgrade it.")
+
     def _load_request(self) -> worker_pb2.LoadModelRequest:
         settings = self._settings
         return worker_pb2.LoadModelRequest(
@@ -284,6 +292,7 @@ class WorkerLink:
             pooler_config_json=settings.pooler_config,
             speculative=encode_speculative(settings),
             enable_expert_parallel=settings.enable_expert_parallel,
+            logprobs_mode="" if settings.logprobs_mode == "raw_logprobs" else settings.logprobs_mode,
         )
 
     async def _load_model(self, info: Info) -> WorkerFacts:
@@ -304,6 +313,7 @@ class WorkerLink:
             takes_embeddings=types_pb2.CAPABILITY_PROMPT_EMBEDS in info.capabilities,
             hidden_size=model.hidden_size,
             verifies_drafts=types_pb2.CAPABILITY_DRAFT_TOKENS in info.capabilities,
+            scores_prompts=types_pb2.CAPABILITY_PROMPT_SCORES in info.capabilities,
             keeps_states=types_pb2.CAPABILITY_DRAFTS_WITH_STATES in info.capabilities,
             logits_processors=tuple(info.logits_processors),
             modalities=self._check_modalities(_decode_modalities(model)),

@@ -267,7 +267,6 @@ class ForeignEngineArguments:
             "vllm",
         )
     )
-    logprobs_mode: Any = argument(refused("raw_logprobs", "Log-probabilities are those before penalties and temperature."))
     structured_outputs_config: Any = argument(
         refused(
             None,

@@ -53,6 +53,8 @@ class EngineArgs(OlderEngineArguments):
         generation_config: "auto" takes sampling defaults from the model's generation_config.json, "vllm" does not.
         override_generation_config: sampling defaults that replace the model's: temperature, top_p, top_k, min_p,
             repetition_penalty.
+        logprobs_mode: values that requests get as log-probabilities: "raw_logprobs" and "raw_logits" are the model's,
+            "processed_logprobs" and "processed_logits" those that a token is drawn from, after all sampling parameters.
         tool_call_parser: format of the model's tool calls; "auto" detects it, "none" leaves tool calls in the text.
         reasoning_parser: format of the model's reasoning; "auto" detects it, "none" leaves reasoning in the text.
         chat_template: file with a Jinja chat template that replaces the model's own.
@@ -140,6 +142,7 @@ class EngineArgs(OlderEngineArguments):
     priority_order: str = "high_first"
     seed: int | None = None
     max_logprobs: int = 20
+    logprobs_mode: str = "raw_logprobs"
     stream_interval: int = 1
     tool_call_parser: str = "auto"
     reasoning_parser: str = "auto"
