@@ -134,6 +134,10 @@ class ImagePreprocessor:
         self._cache.put(feature)
         return feature
 
+    def reset_cache(self) -> None:
+        """Drop the images that were seen; those being preprocessed are kept afterwards."""
+        self._cache.reset()
+
     async def close(self) -> None:
         """Stop the processes."""
         await self._processes.close()

@@ -91,6 +91,9 @@ class Images(Protocol):
             InvalidRequest: an image is refused.
         """
 
+    def reset_cache(self) -> None:
+        """Forget the images that were seen."""
+
     async def close(self) -> None:
         """Stop all processes."""
 
@@ -116,6 +119,9 @@ class NoImages:
     async def preprocess(self, *_: object) -> PromptImages:
         """Raise InvalidRequest."""
         raise InvalidRequest(self._text, field="media")
+
+    def reset_cache(self) -> None:
+        """Do nothing."""
 
     async def close(self) -> None:
         """Do nothing."""
@@ -146,6 +152,10 @@ class ModelImages:
         maker = self._preprocessor
         features = await maker.preprocess(items, maker.kwargs(kwargs))
         return PromptImages(self._tokenizer, features, maker.placeholder, maker.mark, maker.mark_id)
+
+    def reset_cache(self) -> None:
+        """Forget the images that were seen."""
+        self._preprocessor.reset_cache()
 
     async def close(self) -> None:
         """Stop the processes."""
