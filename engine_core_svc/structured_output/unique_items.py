@@ -14,7 +14,7 @@ _MAX_ARRAYS = 400
 
 _RULES = frozenset({"type", "items", "uniqueItems", "minItems", "maxItems"})
 _PLACES = frozenset({"$schema", "$defs", "definitions"})
-_LISTED_TYPES = {"boolean": [False, True], "null": [None]}
+_LISTED_TYPES: dict[str, list[Any]] = {"boolean": [False, True], "null": [None]}
 
 
 def with_listed_arrays(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
@@ -51,8 +51,9 @@ def _values_of(items: Any) -> list[Any]:
     listed = items.get("enum", [items["const"]] if "const" in items else None)
     if not rules <= {"type", "enum"} and not rules <= {"type", "const"}:
         return []
-    is_text = isinstance(listed, list) and all(isinstance(value, str) for value in listed)
-    return list(dict.fromkeys(listed)) if is_text and items.get("type", "string") == "string" else []
+    if not isinstance(listed, list) or not all(isinstance(value, str) for value in listed):
+        return []
+    return list(dict.fromkeys(listed)) if items.get("type", "string") == "string" else []
 
 
 def _array(values: tuple[Any, ...]) -> dict[str, Any]:
