@@ -20,14 +20,23 @@ Model = TypeVar("Model", bound=BaseModel)
 _SURROGATES = re.compile(rb"\\\\|\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|(?P<lone>\\ud[89a-f][0-9a-f]{2})", re.IGNORECASE)
 # A part of a string's content; with possessive quantifiers, so that no input causes backtracking.
 _INSIDE = re.compile(rb"(?:[^\"\\]{1,4096}+|\\.){0,16}+", re.DOTALL)
+_FORM = "application/x-www-form-urlencoded"
 _TURN_S = 0.003
 _SLICE_BYTES = 1 << 20
 
 
-async def read_body(request: Request, model: type[Model]) -> Model:
-    """Return the body as `model`; InvalidRequest (400, 413 or 415) with the reason if it is invalid."""
+async def read_body(request: Request, model: type[Model], *, from_curl: bool = False) -> Model:
+    """Return the body as `model`; InvalidRequest (400, 413 or 415) with the reason if it is invalid.
+
+    Args:
+        request: the request.
+        model: the model of the body.
+        from_curl: also take JSON with the content type that curl sends unless told otherwise, except from a web page: browsers
+            send such a request to other origins without asking the server first.
+    """
     content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if content_type != "application/json" and not content_type.endswith("+json"):
+    is_taken = content_type == "application/json" or content_type.endswith("+json")
+    if not is_taken and not (from_curl and content_type == _FORM and "origin" not in request.headers):
         raise UnsupportedMediaType(f"The body must be application/json, got {content_type!r}.")
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
@@ -40,10 +49,13 @@ async def read_body(request: Request, model: type[Model]) -> Model:
         return _parsed(body, model)
 
 
-async def read_prompt_body(request: Request, model: type[Model]) -> Model:
-    """Return the body of a generation request; Overloaded (429), before it is read, if the server is full."""
+async def read_prompt_body(request: Request, model: type[Model], *, from_curl: bool = False) -> Model:
+    """Return the body of a generation request; Overloaded (429), before it is read, if the server is full.
+
+    Arguments: see read_body.
+    """
     models_of(request).admission.check()
-    return await read_body(request, model)
+    return await read_body(request, model, from_curl=from_curl)
 
 
 def _parsed(body: bytes, model: type[Model]) -> Model:

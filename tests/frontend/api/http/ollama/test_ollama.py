@@ -228,6 +228,25 @@ async def test_an_unknown_model_is_not_found(http):
     assert (answer.status_code, answer.json()) == (404, {"error": "The model `other` does not exist."})
 
 
+FROM_CURL = {"content-type": "application/x-www-form-urlencoded"}
+
+
+@pytest.mark.parametrize("path", ["/api/generate", "/api/chat", "/api/show"])
+async def test_curl_needs_no_content_type(http, path):
+    body = {"model": "fake", "prompt": "hi", "messages": [{"role": "user", "content": "hi"}], "stream": False}
+
+    answer = await http.post(path, content=json.dumps(body), headers=FROM_CURL)
+
+    assert answer.status_code == 200, answer.text
+
+
+async def test_a_web_page_needs_one(http):
+    answer = await http.post("/api/show", content='{"model": "fake"}', headers=FROM_CURL | {"origin": "https://a.example"})
+
+    assert answer.status_code == 415
+    assert "must be application/json" in answer.json()["error"]
+
+
 async def test_an_unknown_path_is_refused_in_ollama_s_form(http):
     answer = await http.post("/api/pull", json={"model": "fake"})
 
