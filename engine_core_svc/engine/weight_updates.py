@@ -46,6 +46,7 @@ class WeightUpdates:
         self._connecting = asyncio.Lock()  # guards against a worker that is connected while its weights are replaced
         self._is_connected = False
         self._is_begun = False
+        self._num_begun = 0
         self._checked: NewWeights | None = None
         self._ordered: _Ordered | None = None
 
@@ -54,17 +55,21 @@ class WeightUpdates:
     def begin(self) -> None:
         """Begin an update; drop one that was not finished."""
         self._is_begun, self._checked = True, None
+        self._num_begun += 1
 
     async def check(self, path: str) -> None:
         """Let the workers check the weights at a path, which `finish` applies. A failure ends the update.
 
-        Raises FailedPrecondition if no update was begun, NotFound or ModelError if the weights do not fit the model, and
-        Unavailable if a worker is lost.
+        Raises FailedPrecondition if no update was begun, or another one meanwhile; NotFound or ModelError if the weights do not
+        fit the model; and Unavailable if a worker is lost.
         """
         if not self._is_begun:
             raise FailedPrecondition("No update of the weights was begun; call StartWeightUpdate first.")
-        self._is_begun = False
-        self._checked = await self._workers.check_weights(path)
+        self._is_begun, number = False, self._num_begun
+        checked = await self._workers.check_weights(path)
+        if number != self._num_begun:
+            raise FailedPrecondition(f"Another update of the weights was begun while {path[:200]} was checked; try again.")
+        self._checked = checked
 
     async def finish(self, version: str, *, abort: bool = False, finish_running: bool = False) -> str:
         """Apply the checked weights at the next boundary of steps; return their name.

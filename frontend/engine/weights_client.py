@@ -56,6 +56,7 @@ class WeightsClient:
     def __init__(self, stubs: Callable[[], Sequence[Stub]], ask: Ask) -> None:
         self._stubs, self._ask = stubs, ask
         self._checked = pb.UpdateWeightsRequest()  # the update that was checked and not finished
+        self._updating = asyncio.Lock()  # guards a whole update against the commands of the next one
 
     async def present(self) -> list[EngineWeights]:
         """Return the weights of each engine core."""
@@ -70,7 +71,7 @@ class WeightsClient:
         return versions[0]
 
     async def update(self, path: str, version: str | None = None, mode: pb.PauseMode = pb.PAUSE_MODE_KEEP) -> str:
-        """Replace the weights by those at a path; return their name.
+        """Replace the weights by those at a path; return their name. Updates that are ordered together follow one another.
 
         Args:
             path: a directory with a whole checkpoint of the same shapes, or a .gguf file, as the workers see it.
@@ -82,9 +83,10 @@ class WeightsClient:
             ModelError: the files do not fit the model, or cannot be loaded. The weights before serve.
             Unavailable: an engine core or a worker was lost, and did not come back.
         """
-        await self.start()
-        await self.check({"path": path})
-        return await self.finish(version, mode)
+        async with self._updating:
+            await self.start()
+            await self.check({"path": path})
+            return await self.finish(version, mode)
 
     async def reload(self, path: str = "") -> None:
         """Replace the weights by those at a path; empty: read the present ones again, where they are."""

@@ -63,7 +63,7 @@ class PromptReader:
         files = await self._media.load(prompt.media, prompt.cache_salt)
         given = prompt.text or "" if prompt.token_ids is None else prompt.token_ids
         ids, features = await self._tokenizer.encode_with_media(
-            given, files, prompt.mm_processor_kwargs, add_special_tokens=add_special_tokens
+            given, files, prompt.mm_processor_kwargs, prompt.media_io_kwargs, add_special_tokens=add_special_tokens
         )
         return _kept(ids, features, most, keep_end)
 

@@ -13,7 +13,7 @@ from tetrad.frontend.llm.pooling_inputs import placed, tokens_to_keep
 from tetrad.frontend.llm.served_model import ServedModel
 from tetrad.frontend.media.items import MediaItem
 from tetrad.frontend.media.loader import MediaLoader
-from tetrad.frontend.media.parts import Media, image_part, media_of_part
+from tetrad.frontend.media.parts import Media, media_of_part, media_part
 from tetrad.frontend.net.together import all_of
 from tetrad.frontend.observability.metrics import FrontendMetrics, counting_errors
 from tetrad.frontend.request.admission import Admission, estimated_tokens
@@ -39,6 +39,7 @@ class ChatOptions(TypedDict, total=False):
         continue_final_message: leave the last message open.
         add_special_tokens: let the tokenizer add BOS and the like.
         mm_processor_kwargs: settings of the model's media processor.
+        media_io_kwargs: how media files are read, by modality.
         cache_salt: separates the names that clients give to images.
         keep_parts: keep contents as lists of text parts, for templates that read such lists; else the parts are joined.
         is_truncated: the prompt will be truncated, so that it may be longer than the context.
@@ -52,6 +53,7 @@ class ChatOptions(TypedDict, total=False):
     continue_final_message: bool
     add_special_tokens: bool
     mm_processor_kwargs: dict[str, Any] | None
+    media_io_kwargs: dict[str, Any] | None
     cache_salt: str
     keep_parts: bool
     is_truncated: bool
@@ -301,5 +303,5 @@ def _with_files(message: dict[str, Any], files: Iterator[MediaItem]) -> dict[str
     content = message.get("content")
     if not isinstance(content, list):
         return message
-    parts = [part if media_of_part("", part) is None else image_part(next(files)) for part in content]
+    parts = [part if media_of_part("", part) is None else media_part(next(files)) for part in content]
     return {**message, "content": parts}

@@ -16,6 +16,9 @@ from tetrad.services.rpc.columns import pack_u32, unpack_u32
 KV_TRANSFER_PARAMS = "kv_transfer_params"
 """Name of the object in requests, in answers, in SamplingParams.extra_args and in errors."""
 
+FIELD_OF_ENGINE_CORES = "kv_transfer"
+"""Its name in the errors of engine cores."""
+
 _MAX_U32 = 2**32 - 1
 _MAX_U64 = 2**64 - 1
 _MAX_EXACT = 2**53

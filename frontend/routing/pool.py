@@ -250,7 +250,7 @@ class EnginePool:
         if rank is not None:
             pinned = self._ranks.find(self._members, rank)
             if not can_do(pinned.role, transfer):
-                raise missing_role(transfer)
+                raise missing_role(transfer, rank)
             return Placement(pinned.engine)
         if not self._members:
             raise Unavailable(f"No engine core is known: {self.discovery.problem}.", retry_after_s=1.0)

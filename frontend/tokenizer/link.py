@@ -14,6 +14,9 @@ from tetrad.services.request_context import RequestContext
 from tetrad.services.rpc.channel import problem_of
 from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 
+_STREAMED = ("PrepareSpeech",)
+"""Methods whose answers are streams."""
+
 
 class MessageStream(Protocol):
     """A stream in both directions; a read returns grpc.aio.EOF at the end, and None for bytes that cannot be decoded."""
@@ -36,7 +39,10 @@ class TokenizerLink(Protocol):
         """The reason why the tokenizer is unreachable; empty if it is reachable or the reason is unknown."""
 
     def call(self, method: str, request: Any, context: RequestContext) -> Awaitable[Any]:
-        """Return the answer to Encode, Decode or RenderChat; `context` is the client request's."""
+        """Return the answer to Encode, Decode or RenderChat, or the list of answers to PrepareSpeech.
+
+        `context` is the client request's.
+        """
 
     def get_info(self, *, timeout_s: float) -> Awaitable[tokenizer_pb2.GetInfoResponse]:
         """Return the tokenizer's facts."""
@@ -76,9 +82,10 @@ class TokenizerChannel:
         return problem_of(self._channel)
 
     def call(self, method: str, request: Any, context: RequestContext) -> Awaitable[Any]:
-        """Start a unary call."""
-        call: Awaitable[Any] = getattr(self._stub, method)(request, metadata=tuple(context.headers().items()))
-        return call
+        """Start a call."""
+        call = getattr(self._stub, method)(request, metadata=tuple(context.headers().items()))
+        answer: Awaitable[Any] = _all_of(call) if method in _STREAMED else call
+        return answer
 
     def get_info(self, *, timeout_s: float) -> Awaitable[tokenizer_pb2.GetInfoResponse]:
         """Start GetInfo."""
@@ -122,3 +129,7 @@ class TokenizerChannel:
     async def close(self) -> None:
         """Close the channel."""
         await self._channel.close()
+
+
+async def _all_of(answers: AsyncIterable[Any]) -> list[Any]:
+    return [answer async for answer in answers]

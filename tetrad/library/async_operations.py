@@ -49,11 +49,11 @@ class AsyncOperations:
         return await admin.reset_prefix_cache(reset_running_requests=reset_running_requests)
 
     async def reset_mm_cache(self) -> None:
-        """Clear the tokenizers' caches of preprocessed images."""
+        """Clear the tokenizers' caches of preprocessed images, audio and video."""
         await (await self.start()).reset_mm_cache()
 
     async def reset_encoder_cache(self) -> None:
-        """Clear the cache of images' embeddings; those that running requests will read are forgotten afterwards."""
+        """Clear the cache of media's embeddings; those that running requests will read are forgotten afterwards."""
         await (await self.start()).engine_admin.reset_encoder_cache()
 
     @takes(delay_iterations=NO_DELAY, max_iterations=NO_END)

@@ -46,11 +46,11 @@ class Operations:
         return self._running.run(admin.reset_prefix_cache(reset_running_requests=reset_running_requests))
 
     def reset_mm_cache(self) -> None:
-        """Clear the tokenizers' caches of preprocessed images."""
+        """Clear the tokenizers' caches of preprocessed images, audio and video."""
         self._running.run(self._running.frontend.reset_mm_cache())
 
     def reset_encoder_cache(self) -> None:
-        """Clear the cache of images' embeddings; those that running requests will read are forgotten afterwards."""
+        """Clear the cache of media's embeddings; those that running requests will read are forgotten afterwards."""
         self._running.run(self._running.frontend.engine_admin.reset_encoder_cache())
 
     def sleep(self, level: int = 1, mode: PauseMode = "keep") -> None:

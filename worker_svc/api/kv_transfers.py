@@ -116,6 +116,9 @@ class StreamTransfers:
             problem = f"{type(error).__name__}: {error}"
         seconds, ids = time.monotonic() - started, [order.transfer_id]
         num_bytes = 0 if problem else len(order.blocks) * self._exchange.block_bytes
+        if problem:
+            # A copy that the time limit has interrupted goes on; the blocks are given to other requests after the report.
+            await self._thread.submit(_do_nothing)
         if problem and len(order.blocks):  # else the lease, which is only given back, has ended already
             log.warning("kv_transfer.failed", address=order.address, num_blocks=len(order.blocks), error=problem)
         self.events.put_nowait(
@@ -131,3 +134,7 @@ class StreamTransfers:
             num_written += len(blocks)
         if num_written != len(order.blocks):
             raise FailedPrecondition(f"The other worker sent {num_written} blocks of {len(order.blocks)}.")
+
+
+def _do_nothing() -> None:
+    """Do nothing: as a queued call, this ends after all earlier calls have ended."""

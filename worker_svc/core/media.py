@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from tetrad.services.errors import Unsupported
 from tetrad.worker_svc.core.plan import EncoderItem
 
-IMAGE, VIDEO = "image", "video"
+IMAGE, VIDEO, AUDIO = "image", "video", "audio"
 """Names of modalities."""
 
 
@@ -34,7 +34,8 @@ class EncodedItem(NamedTuple):
     """The output of a tower: arrays in host memory, in float32, or tensors on a device, in the type of activations.
 
     Attributes:
-        rows: [N, hidden], the embeddings of the item's N placeholders in their order.
+        rows: [N, hidden], the embeddings of the item's N placeholders in their order. Of a tower whose output is attended to:
+            [layers, 2, heads, N, head_dim], the keys and values of N positions for the cross-attention of each layer.
         deep: [L, N, hidden], added to the hidden states behind the first L layers; None: the model has no DeepStack.
     """
 
@@ -51,7 +52,8 @@ class Tower(Protocol):
         uses_mrope: whether the model's positions have three axes: time, height and width.
         num_deep_layers: number of layers behind which the model adds an item's further values (L of EncodedItem).
         num_parameters, size_bytes: number of weights, and their bytes.
-        value_bytes: bytes of a value of the output.
+        embed_bytes: bytes of an embedding in the encoder cache, deep values included.
+        is_attended: whether the model's layers attend to the output (cross-attention); otherwise, embeddings replace tokens'.
     """
 
     modalities: tuple[Modality, ...]
@@ -60,7 +62,8 @@ class Tower(Protocol):
     num_deep_layers: int
     num_parameters: int
     size_bytes: int
-    value_bytes: int
+    embed_bytes: int
+    is_attended: bool
 
     def encode(self, item: EncoderItem) -> EncodedItem:
         """Return an item's embeddings.

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 
 from tetrad.services.errors import FailedPrecondition, Unavailable
 from tetrad.services.log import get_logger
-from tetrad.worker_svc.checkpoint.fingerprint import fingerprint
-from tetrad.worker_svc.core.device import KvGroup, KvLayout, LoadedModel, LoadRequest
+from tetrad.worker_svc.core.device import KvGroup, KvLayout, LoadedModel
 from tetrad.worker_svc.core.kv_transfer import BlockContents, SharesBlocks
 from tetrad.worker_svc.core.layout_check import LOWER_KV_CACHE, LOWER_STEP
 from tetrad.worker_svc.core.memory_shortage import memory_for
@@ -25,7 +24,6 @@ class CacheSlot:
     """At most one KV cache.
 
     Args:
-        device: name of the device.
         give_back_memory: returns the memory of a dropped cache to the device.
 
     Attributes:
@@ -34,17 +32,15 @@ class CacheSlot:
         size_bytes: size of the cache; 0: there is none.
         num_groups: number of its KV groups.
         is_warm: whether the dummy steps have run.
-        fingerprint: see checkpoint/fingerprint.py; empty: there was no cache yet.
     """
 
-    def __init__(self, device: str, give_back_memory: Callable[[], None]) -> None:
-        self._device, self._give_back_memory = device, give_back_memory
+    def __init__(self, give_back_memory: Callable[[], None]) -> None:
+        self._give_back_memory = give_back_memory
         self.runner: Runner | None = None
         self.layout: KvLayout | None = None
         self.size_bytes = 0
         self.num_groups = 1
         self.is_warm = False
-        self.fingerprint = b""
         self._measured: tuple[MemoryQuestion, int] | None = None
 
     def ready_runner(self) -> Runner:
@@ -69,13 +65,8 @@ class CacheSlot:
         """Return whether there is a cache of this layout."""
         return self.runner is not None and layout == self.layout
 
-    def allocate(self, model: LoadedModel, request: LoadRequest, layout: KvLayout, groups: Sequence[KvGroup]) -> None:
-        """Allocate a cache in the empty slot.
-
-        Args:
-            model, request: the loaded model, and the request that loaded it.
-            layout: see LoadedModel.make_runner.
-            groups: the model's groups with blocks of the layout's size.
+    def allocate(self, model: LoadedModel, layout: KvLayout, groups: Sequence[KvGroup]) -> None:
+        """Allocate a cache in the empty slot; `groups` are the model's, with blocks of the layout's size.
 
         Raises FailedPrecondition if memory is too small.
         """
@@ -83,7 +74,6 @@ class CacheSlot:
         with memory_for("The KV cache", size_bytes, LOWER_KV_CACHE):
             self.runner = model.make_runner(layout)
         self.layout, self.size_bytes, self.num_groups = layout, size_bytes, len(groups)
-        self.fingerprint = fingerprint(request, (self._device, layout.block_size, groups))
         log.info("kv_cache.allocated", num_blocks=layout.num_blocks, block_size=layout.block_size)
 
     def warm_up(self, report: Callable[[int, int], None]) -> None:

@@ -6,12 +6,13 @@ load they are back at once, and so they are if another rank of the group has fai
 
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import cast
 
 from tetrad.services.errors import ModelError, Unsupported
 from tetrad.services.log import get_logger
+from tetrad.worker_svc.checkpoint.fingerprint import fingerprint, sample_files
 from tetrad.worker_svc.checkpoint.replacement_path import find_replacement
 from tetrad.worker_svc.core.device import Device, LoadedModel, LoadRequest, ModelInfo, NewWeights, Progress, SharesExperts
 from tetrad.worker_svc.core.host import available_memory_bytes, size_on_disk, size_text
@@ -29,6 +30,7 @@ log = get_logger()
 class _Loaded:
     request: LoadRequest
     model: LoadedModel
+    samples: bytes
     version: str
 
 
@@ -49,6 +51,7 @@ class ModelSlot:
         self._device, self._give_back_memory = device, give_back_memory
         self.model: LoadedModel | None = None
         self.request: LoadRequest | None = None
+        self._samples = b""  # of its files, see checkpoint/fingerprint.py
         self.load_s = 0.0
         self._version = ""
         self._before: _Loaded | None = None  # during an update
@@ -73,7 +76,7 @@ class ModelSlot:
         started = time.monotonic()
         path = request.path if request.weights is None else find_replacement(request.weights.path)
         with memory_for(f"Loading {path} ({size_text(size_on_disk(path))} on disk)", None, _SMALLER_MODEL):
-            self.model = self._read(request, report)
+            self.model, self._samples = self._read(request, report), sample_files(request)
         self.load_s = time.monotonic() - started
         self.request = request
         log.info("model.loaded", model=request.model, architecture=self.model.info.architecture)
@@ -96,7 +99,7 @@ class ModelSlot:
             self._restore(self._before)
             return
         self.finish()
-        before, kept = self.request, self.model
+        before, kept, samples = self.request, self.model, self._samples
         if kept is not None:
             _check_room(kept.info.weights_size_bytes)
             if not is_asleep:
@@ -108,14 +111,14 @@ class ModelSlot:
                 _check_same(kept, self.loaded)
         except BaseException as error:
             traceback.clear_frames(error.__traceback__)  # they would keep the new weights in memory
-            self.model, self.request = None, before
+            self.model, self.request, self._samples = None, before, samples
             self._give_back_memory()
             if kept is not None and not is_asleep:
                 kept.wake_up()
             self.model = kept
             raise
         if kept is not None and before is not None:
-            self._before = _Loaded(before, kept, self._version)
+            self._before = _Loaded(before, kept, samples, self._version)
         log.info("weights.replaced", path=request.weights.path if request.weights else request.model)
 
     @property
@@ -123,6 +126,11 @@ class ModelSlot:
         """The model, which must be loaded."""
         assert self.model is not None
         return self.model
+
+    def fingerprint(self, layout: Iterable[object]) -> bytes:
+        """Return the fingerprint of the model, which must be loaded; see checkpoint/fingerprint.py."""
+        assert self.request is not None, "a model is loaded"
+        return fingerprint(self.request, self._samples, layout)
 
     def finish(self) -> None:
         """End an update: drop the weights before it."""
@@ -132,7 +140,8 @@ class ModelSlot:
 
     def drop(self) -> None:
         """Drop the model."""
-        self.model, self.request, self.load_s, self._version, self._before = None, None, 0.0, "", None
+        self.model, self.request, self._samples, self.load_s = None, None, b"", 0.0
+        self._version, self._before = "", None
 
     def check(self, request: LoadRequest, path: str) -> str:
         """Check the files of an update against those of a model; return their digest. Safe on any thread.
@@ -165,7 +174,8 @@ class ModelSlot:
         self.model = None
         self._give_back_memory()
         before.model.wake_up()
-        self.model, self.request, self._version, self._before = before.model, before.request, before.version, None
+        self.model, self.request, self._samples = before.model, before.request, before.samples
+        self._version, self._before = before.version, None
         log.info("weights.restored", model=before.request.model)
 
 

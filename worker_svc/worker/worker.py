@@ -48,6 +48,7 @@ class Worker:
         weights: the loaded model, and updates of its weights.
         cache: the KV cache, with its runner.
         exchange: the blocks of the cache that move to and from other workers.
+        fingerprint: that of the present KV cache, see checkpoint/fingerprint.py; empty: there was none yet.
 
     Args:
         device: the open device; the constructor calls `set_up`, so it has to run on the compute thread.
@@ -79,12 +80,13 @@ class Worker:
         self.verifies_drafts, self.joins_groups = device.verifies_drafts, isinstance(device, GroupDevice)
         self.takes_embeddings, self.keeps_states = device.takes_embeddings, device.keeps_states
         self.weights = ModelSlot(device, self._give_back_memory)
-        self.cache = CacheSlot(device.name, self._give_back_memory)
+        self.cache = CacheSlot(self._give_back_memory)
         self._sleep: Sleep | None = None
         self._stream_id = 0
         self._epoch = 0
         self._part = Shard(0, 1), Stage()
         self.exchange = BlockExchange()
+        self.fingerprint = b""
 
     def snapshot(self) -> Snapshot:
         """Return the current state; safe on any thread."""
@@ -197,8 +199,8 @@ class Worker:
         if not self.cache.has(layout):
             check_layout(layout, block_bytes(own))
             self._drop_runner()
-            assert self.weights.request is not None, "a model is loaded"
-            self.cache.allocate(model, self.weights.request, layout, own)
+            self.cache.allocate(model, layout, own)
+            self.fingerprint = self.weights.fingerprint((self._device.name, layout.block_size, own))
             self._sleep = None
         return self.cache.size_bytes
 

@@ -23,6 +23,7 @@ class Workers:
         self.errors, self.order, self.weights = list(errors), [], Weights()
 
     async def check_weights(self, path):
+        await asyncio.sleep(0)
         return NewWeights(path, "1", ("digest",))
 
     async def replace_weights(self, update, version):
@@ -169,6 +170,21 @@ async def test_one_update_is_applied_at_a_time():
     with pytest.raises(AlreadyExists, match="is being applied"):
         await engine.updates.finish("v3")
     finishing.cancel()
+
+
+async def test_an_update_that_is_begun_during_a_check_ends_the_one_before():
+    """The command to finish names no path: it must not apply the weights of another caller."""
+    engine = Engine()
+    engine.updates.begin()
+    checking = asyncio.create_task(engine.updates.check("/first"))
+    await asyncio.sleep(0)
+
+    await engine.checked("/second")
+
+    with pytest.raises(FailedPrecondition, match="was begun while /first was checked"):
+        await checking
+    await engine.updates.finish("v2")
+    assert engine.workers.order == [("/second", "v2")]
 
 
 async def test_commands_out_of_order_are_refused():

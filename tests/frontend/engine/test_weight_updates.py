@@ -1,5 +1,7 @@
 """Updates of the weights of several engine cores, by HTTP: all of them, or none."""
 
+import asyncio
+
 import pytest
 
 from tests.frontend.fakes import FakeEngine
@@ -41,6 +43,13 @@ async def test_every_engine_core_updates(http, engine, second):
 
     assert answer.json() == {"success": True, "message": "The weights are updated.", "weight_version": "v2"}
     assert engine.orders == second.orders == UPDATE
+
+
+async def test_updates_that_are_ordered_together_follow_one_another(http, engine, second):
+    answers = await asyncio.gather(*(update(http) for _ in range(3)))
+
+    assert [answer.status_code for answer in answers] == [200] * 3
+    assert engine.orders == second.orders == UPDATE * 3
 
 
 async def test_requests_are_ended_if_the_operator_says_so(http, engine):

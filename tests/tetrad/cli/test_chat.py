@@ -144,7 +144,7 @@ def test_an_image_goes_with_the_next_message_and_stays_in_the_conversation(conve
     conversation.say("What is it?", lambda _: None)
     conversation.say("And?", lambda _: None)
 
-    assert shown == "Images of the next message: dot.png"
+    assert shown == "Images and videos of the next message: dot.png"
     url = f"data:image/png;base64,{base64.b64encode(picture.read_bytes()).decode()}"
     parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What is it?"}]
     first, last = conversation.client.bodies
@@ -173,7 +173,7 @@ def test_images_of_a_refused_message_stay_attached(picture):
 
 def test_attached_images_are_removed_by_none_and_by_clear(conversation, picture):
     run_command(f"/image {picture}", conversation)
-    assert run_command("/image none", conversation).shown == "Images of the next message: none"
+    assert run_command("/image none", conversation).shown == "Images and videos of the next message: none"
 
     run_command(f"/image {picture}", conversation)
     run_command("/clear", conversation)

@@ -1,6 +1,7 @@
 """The transfers of one stream: when receives begin, and that each has one end."""
 
 import asyncio
+import threading
 
 import numpy as np
 import pytest
@@ -99,6 +100,20 @@ async def test_a_peer_that_stops_sending_costs_the_time_limit():
     async with Bench(Peers(bytes(4), waits=True)) as bench:
         bench.receive(5, 2, timeout_s=0.05)
         bench.transfers.note_returned(0)
+        assert list((await bench.end()).failed) == [7]
+
+
+async def test_a_receive_that_takes_too_long_fails_when_its_last_copy_has_ended(monkeypatch):
+    """Afterwards its blocks belong to other requests."""
+    begun, end = threading.Event(), threading.Event()
+    async with Bench(Peers(bytes(4), waits=True)) as bench:
+        monkeypatch.setattr(bench.exchange, "write", lambda *_: (begun.set(), end.wait(20)))
+        bench.receive(5, 2, timeout_s=0.05)
+        bench.transfers.note_returned(0)
+        assert await asyncio.to_thread(begun.wait, 20)
+        await asyncio.sleep(0.1)
+        assert bench.transfers.events.empty()
+        end.set()
         assert list((await bench.end()).failed) == [7]
 
 

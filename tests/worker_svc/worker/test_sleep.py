@@ -1,5 +1,6 @@
 """A worker that sleeps and wakes up, over gRPC: the memory it releases, its state afterwards, and the order of waking."""
 
+import shutil
 import weakref
 
 import pytest
@@ -84,6 +85,17 @@ async def test_weights_may_come_back_before_the_kv_cache(client, tiny_llama):
 
     assert (weights_only.state, weights_only.num_blocks) == (SLEEPING, 0)
     assert (await client.info()).num_blocks == 50
+
+
+async def test_weights_in_host_memory_come_back_although_their_files_are_gone(client, tmp_path, tiny_llama):
+    await client.get_ready(shutil.copytree(tiny_llama[0], tmp_path / "model"))
+    before = await first_token(client)
+
+    await sleep(client, 1)
+    shutil.rmtree(tmp_path / "model")
+    await wake_up(client)
+
+    assert await first_token(client) == before
 
 
 async def test_loading_the_model_that_sleeps_wakes_its_weights(client, tiny_llama):

@@ -133,6 +133,22 @@ async def test_the_same_path_is_read_again_for_another_update(client, tmp_path, 
     assert await tokens(client) == await fresh_tokens(tmp_path, tiny_llama[0])
 
 
+async def test_files_that_change_later_do_not_change_the_fingerprint(client, tiny_llama, other):
+    """Blocks are exchanged with workers of the same fingerprint alone: trainers write the next weights to the same place."""
+    await client.load(tiny_llama[0], weights=source(other))
+    await client.initialize()
+    before = client.served.worker.fingerprint
+    shutil.copy(tiny_llama[0] / "model.safetensors", other)
+
+    await client.initialize(num_blocks=60)
+    same = client.served.worker.fingerprint
+    await client.load(tiny_llama[0], weights=source(other, "2"))
+    await client.initialize(num_blocks=60)
+
+    assert same == before
+    assert client.served.worker.fingerprint != before
+
+
 async def test_files_that_changed_since_the_check_are_refused_and_the_weights_stay(client, tiny_llama, other):
     await client.load(tiny_llama[0])
     before = await tokens(client)

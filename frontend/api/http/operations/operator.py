@@ -184,7 +184,7 @@ async def reset_prefix_cache(
 
 @router.post("/reset_mm_cache", dependencies=_OPERATORS, **_RESET_MEDIA)
 async def reset_mm_cache(request: Request, model: _Model = "") -> Response:
-    """Empty the cache of preprocessed images of every tokenizer. Images that have only a uuid must then be sent again."""
+    """Empty the cache of preprocessed media of every tokenizer. Items that have only a uuid must then be sent again."""
     for llm in _chosen(request, model):
         await llm.reset_mm_cache()
     return JsonResponse({"success": True})

@@ -20,42 +20,35 @@ Model = TypeVar("Model", bound=BaseModel)
 _SURROGATES = re.compile(rb"\\\\|\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|(?P<lone>\\ud[89a-f][0-9a-f]{2})", re.IGNORECASE)
 # A part of a string's content; with possessive quantifiers, so that no input causes backtracking.
 _INSIDE = re.compile(rb"(?:[^\"\\]{1,4096}+|\\.){0,16}+", re.DOTALL)
-_FORM = "application/x-www-form-urlencoded"
 _TURN_S = 0.003
 _SLICE_BYTES = 1 << 20
 
 
-async def read_body(request: Request, model: type[Model], *, from_curl: bool = False) -> Model:
+async def read_body(request: Request, model: type[Model], *, any_content_type: bool = False) -> Model:
     """Return the body as `model`; InvalidRequest (400, 413 or 415) with the reason if it is invalid.
 
-    Args:
-        request: the request.
-        model: the model of the body.
-        from_curl: also take JSON with the content type that curl sends unless told otherwise, except from a web page: browsers
-            send such a request to other origins without asking the server first.
+    With `any_content_type`, programs need not declare JSON. Web pages, whose requests have an Origin, must: for other types,
+    browsers do not ask the server first whether the page's origin is allowed.
     """
-    content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    is_taken = content_type == "application/json" or content_type.endswith("+json")
-    if not is_taken and not (from_curl and content_type == _FORM and "origin" not in request.headers):
-        raise UnsupportedMediaType(f"The body must be application/json, got {content_type!r}.")
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in ("", "identity"):
-        raise UnsupportedMediaType(f"Content-Encoding {encoding[:64]!r} is not supported: send the body as it is.")
+    if not any_content_type or "origin" in request.headers:
+        _check_content_type(request)
     settings: FrontendSettings = request.app.state.settings
     with request.app.state.bodies.open() as share:
-        async with within(earliest_deadline(None)):
-            body = await _read(request, settings.max_body_bytes, share)
+        body = await read_bytes(request, settings.max_body_bytes, share)
         await check_shape(body, max_objects=settings.max_body_objects, max_values=settings.max_body_values)
         return _parsed(body, model)
 
 
-async def read_prompt_body(request: Request, model: type[Model], *, from_curl: bool = False) -> Model:
-    """Return the body of a generation request; Overloaded (429), before it is read, if the server is full.
-
-    Arguments: see read_body.
-    """
+async def read_prompt_body(request: Request, model: type[Model], *, any_content_type: bool = False) -> Model:
+    """Return the body of a generation request; Overloaded (429), before it is read, if the server is full."""
     models_of(request).admission.check()
-    return await read_body(request, model, from_curl=from_curl)
+    return await read_body(request, model, any_content_type=any_content_type)
+
+
+def _check_content_type(request: Request) -> None:
+    content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if content_type != "application/json" and not content_type.endswith("+json"):
+        raise UnsupportedMediaType(f"The body must be application/json, got {content_type!r}.")
 
 
 def _parsed(body: bytes, model: type[Model]) -> Model:
@@ -77,6 +70,26 @@ def _lone_surrogate(body: bytes) -> InvalidRequest | None:
         return None
     text = f"The body contains the lone surrogate {found['lone'].decode()} at byte {found.start()}: it is not valid text."
     return InvalidRequest(text)
+
+
+async def read_bytes(request: Request, limit: int, share: BodyShare) -> bytes:
+    """Return the body of a request.
+
+    Args:
+        request: the HTTP request.
+        limit: maximum number of bytes.
+        share: counts them in the memory of all bodies.
+
+    Raises:
+        InvalidRequest: the body is compressed (415) or too large (413).
+        Overloaded: other bodies take the memory.
+        DeadlineExceeded: the request's time is over.
+    """
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        raise UnsupportedMediaType(f"Content-Encoding {encoding[:64]!r} is not supported: send the body as it is.")
+    async with within(earliest_deadline(None)):
+        return await _read(request, limit, share)
 
 
 async def _read(request: Request, limit: int, share: BodyShare) -> bytes:
