@@ -34,6 +34,9 @@ several. `multi_modal_uuids` may name them, and an item that is `None` with a na
 `image_url` (`data:`, `file:` under `allowed_local_media_path`, `http:` and `https:` from `allowed_media_domains`) or as
 `image_pil`. Pillow is needed only where a program makes PIL images.
 
+A prompt of an encoder and a decoder (Whisper) has vLLM's form `{{"encoder_prompt": ..., "decoder_prompt": ...}}`, or is a prompt of
+the decoder with `multi_modal_data`.
+
 What differs on purpose: a larger `priority` is more urgent, unless `priority_order="low_first"` says what vLLM says
 ([requests.md](requests.md)). `sleep` keeps requests (`mode="keep"`) where vLLM aborts them. `n` above 1 at temperature 0 is
 allowed. `abort_request` brings one last output with `finish_reason="abort"` from `step`. `stat_loggers` are told once every

@@ -174,3 +174,19 @@ def test_a_prompt_from_another_engine_core_needs_its_item_as_well(make):
     assert bench.step() == {}
     encoder.encode_all()
     assert bench.step() == {request.key: 1}
+
+
+def test_a_reset_of_the_cache_leaves_an_item_to_those_that_run(make):
+    bench, encoder = make(num_items=1)
+    request = add(bench, "a", max_tokens=5)
+    bench.step()
+    encoder.encode_all()
+    bench.step()
+
+    bench.scheduler.media.reset_cache()
+    while not request.is_finished:
+        bench.step()
+    bench.step()
+
+    assert encoder.order == ["a"]
+    assert encoder.cache == {}
