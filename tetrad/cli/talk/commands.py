@@ -99,7 +99,7 @@ def _value(text: str) -> Any:
     """Return the value of a JSON text; any other text is a string."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
