@@ -146,7 +146,7 @@ in one line, also if the files of a model have no `preprocessor_config.json`. Ot
 text model transformers has, such as Gemma 4, run as [other models](#other-models) do.
 
 Models that read videos take them in the same way ([requests.md](requests.md#videos)); a video is encoded frame by frame.
-Models that read audio ([requests.md](requests.md#audio)) run transformers' audio model on windows of 30 seconds.
+Models that read audio ([requests.md](requests.md#audio)) run transformers' audio model on windows of some seconds.
 
 | family | architecture | images | videos | audio |
 |---|---|---|---|---|
