@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.output_stream import OutputStream
-from tetrad.frontend.media.speech import LanguageDetection, PreparedSpeech, Recording, SpeechPiece, SpeechTask
+from tetrad.frontend.media.speech import LanguageDetection, PreparedSpeech, Recording, SpeechPiece, SpeechRules, SpeechTask
 from tetrad.frontend.request.admission import Ticket
 from tetrad.frontend.request.prompts import TokensPrompt
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
@@ -98,6 +98,7 @@ class _Start:
             speech.first_timestamp_id,
             speech.timestamp_step_s,
             tuple(_with_token(piece, token_id) for piece in speech.pieces),
+            speech.rules,
         )
 
     async def _start_all(self, speech: PreparedSpeech) -> list[OutputStream]:
@@ -112,7 +113,7 @@ class _Start:
         try:
             for place, (piece, ticket) in enumerate(zip(pieces, tickets, strict=True)):
                 request_id = self.request_id if len(pieces) == 1 else f"{self.request_id}-{place}"
-                streams.append(await self._add(request_id, _prompt(piece.token_ids, piece), params, ticket))
+                streams.append(await self._add(request_id, _prompt(piece.token_ids, piece), params, ticket, speech.rules))
         except BaseException:
             for stream in streams:
                 stream.close()
@@ -122,7 +123,12 @@ class _Start:
         return streams
 
     async def _add(
-        self, request_id: str, prompt: TokensPrompt, params: SamplingParams, ticket: Ticket | None = None
+        self,
+        request_id: str,
+        prompt: TokensPrompt,
+        params: SamplingParams,
+        ticket: Ticket | None = None,
+        rules: SpeechRules | None = None,
     ) -> OutputStream:
         options = self.options
         return await self.llm.add_request(
@@ -133,6 +139,7 @@ class _Start:
             cache_salt=options.cache_salt,
             lora_request=self.llm.model_names.lora_of(options.model),
             ticket=ticket,
+            speech_rules=rules,
         )
 
 

@@ -46,7 +46,7 @@ def written(tokenizer, prompts, **fields):
         ({"language": "de"}, ["<|de|>", "<|transcribe|>", NO_TIMES]),
         ({"language": "DE"}, ["<|de|>", "<|transcribe|>", NO_TIMES]),
         ({"language": "de", "task": "translate"}, ["<|de|>", "<|translate|>", NO_TIMES]),
-        ({"language": "de", "with_timestamps": True}, ["<|de|>", "<|transcribe|>", "<|0.00|>"]),
+        ({"language": "de", "with_timestamps": True}, ["<|de|>", "<|transcribe|>"]),
         ({"language": "de", "task": "translate", "to_language": "en"}, ["<|de|>", "<|translate|>", NO_TIMES]),
         ({}, ["<|transcribe|>", NO_TIMES]),
     ],
@@ -72,6 +72,17 @@ def test_earlier_text_comes_first(tokenizer, prompts):
     assert tokenizer.decode(ids[1 : plan.language_index - 1]) == " Tetrad"
     assert ids[plan.language_index - 1] == tokenizer.token_id(START)
     assert (plan.first_timestamp_id, plan.timestamp_step_s) == (tokenizer.token_id("<|0.00|>"), 0.02)
+
+
+def test_the_model_may_not_write_what_its_files_suppress(whisper, tmp_path):
+    lists = {"suppress_tokens": [3, 4, -1], "begin_suppress_tokens": [5, 1 << 20], "max_initial_timestamp_index": 25}
+    tokenizer = changed(whisper, tmp_path, "generation_config.json", **lists)
+
+    plain, timed = (WhisperPrompts(tokenizer).plan(SpeechRequest(b"x", with_timestamps=timed)).rules for timed in (False, True))
+
+    assert (plain.suppressed_ids, plain.suppressed_first_ids) == ([3, 4], [5])
+    assert timed.suppressed_ids == [3, 4, tokenizer.token_id(NO_TIMES)]
+    assert timed.max_initial_timestamp == 25
 
 
 def test_of_long_earlier_text_the_end_is_kept(tokenizer, prompts):
