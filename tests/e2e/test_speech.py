@@ -85,8 +85,8 @@ async def test_segments_have_transformers_tokens_times_and_logprobs(directory, r
     assert [token for each in segments for token in each["tokens"]] == [id_ for id_ in found.token_ids if id_ < first_time]
     assert [each["start"] for each in segments] == pytest.approx(times[: 2 * len(segments) : 2])
     assert [each["end"] for each in segments[:-1]] == pytest.approx(times[1 : 2 * len(segments) - 2 : 2])
-    size = len(segments[0]["tokens"]) + 2
-    assert segments[0]["avg_logprob"] == pytest.approx(np.mean(found.logprobs[:size]), abs=1e-4)
+    last = 1 + len(segments[0]["tokens"])  # behind the time of the beginning; its own time is that of the end
+    assert segments[0]["avg_logprob"] == pytest.approx(np.mean(found.logprobs[1 : last + 1]), abs=1e-4)
 
 
 async def test_the_language_the_task_and_the_text_before(directory, reference):

@@ -36,8 +36,10 @@ class WhisperPrompts:
         self._tokenizer = tokenizer
         self._languages = _languages(tokenizer)
         self._start, self._no_times = self._required(_START), self._required(_NO_TIMES)
-        self._previous, self._first_time = tokenizer.token_id(_PREVIOUS), tokenizer.token_id(_FIRST_TIME)
+        self._previous = tokenizer.token_id(_PREVIOUS)
         facts = tokenizer.facts
+        self._num_ids = int(facts.config["vocab_size"])
+        self._first_time = self._first_timestamp()
         self._is_multilingual = bool(self._languages) and facts.generation_config.get("is_multilingual") is not False
         self.tasks: Sequence[Task] = ("transcribe", "translate") if self._is_multilingual else ("transcribe",)
         self._task_ids = {task: self._required(f"<|{task}|>") for task in self.tasks} if self._is_multilingual else {}
@@ -76,8 +78,9 @@ class WhisperPrompts:
     def _rules(self, first_time: int | None) -> WritingRules:
         """Return what the model may write, as generation_config.json says; with timestamps, not the token that forbids them."""
         config = self._tokenizer.facts.generation_config
+        forbidden = [] if first_time is None else [self._no_times]
         return WritingRules(
-            [*self._ids_of("suppress_tokens"), *([] if first_time is None else [self._no_times])],
+            [*self._ids_of("suppress_tokens"), *forbidden],
             self._ids_of("begin_suppress_tokens"),
             _number(config.get("max_initial_timestamp_index"), _MAX_INITIAL),
         )
@@ -116,6 +119,13 @@ class WhisperPrompts:
             [text] = self._tokenizer.token_strings([found])
             raise InvalidRequest(f"prompt must have no special tokens, got {text!r}.", field="prompt")
         return [self._previous, *ids[-self._max_prompt_tokens :]]
+
+    def _first_timestamp(self) -> int | None:
+        """Return the id of the timestamp 0; some tokenizers have no tokens for timestamps, whose ids follow the last one."""
+        found = self._tokenizer.token_id(_FIRST_TIME)
+        if found is None and self._no_times + 1 < self._num_ids:
+            return self._no_times + 1
+        return found
 
     def _required(self, text: str) -> int:
         token_id = self._tokenizer.token_id(text)

@@ -33,6 +33,13 @@ def changed(whisper, tmp_path, name, **values):
     return load_tokenizer(str(tmp_path))
 
 
+def without_timestamps(whisper, tmp_path):
+    """Return the tokenizer of a copy of the model whose tokenizer has no tokens for timestamps."""
+    tokens = json.loads((whisper / "tokenizer.json").read_text())["added_tokens"]
+    kept = [each for each in tokens if not each["content"].startswith("<|0.") and not each["content"][2:3].isdigit()]
+    return changed(whisper, tmp_path, "tokenizer.json", added_tokens=kept)
+
+
 def written(tokenizer, prompts, **fields):
     """Return the prompt of a request, as texts of tokens."""
     ids, placed = prompts.plan(SpeechRequest(b"x", **fields)).place(ITEM, "name")
@@ -83,6 +90,16 @@ def test_the_model_may_not_write_what_its_files_suppress(whisper, tmp_path):
     assert (plain.suppressed_ids, plain.suppressed_first_ids) == ([3, 4], [5])
     assert timed.suppressed_ids == [3, 4, tokenizer.token_id(NO_TIMES)]
     assert timed.max_initial_timestamp == 25
+
+
+def test_timestamps_need_no_tokens_of_the_tokenizer(whisper, tmp_path):
+    """OpenAI's first files have tokens up to <|notimestamps|>, and the model 1501 ids more."""
+    tokenizer = without_timestamps(whisper, tmp_path)
+    last = tokenizer.token_id(NO_TIMES)
+
+    plan = WhisperPrompts(tokenizer).plan(SpeechRequest(b"x", with_timestamps=True))
+
+    assert (plan.first_timestamp_id, plan.rules.suppressed_ids) == (last + 1, [last])
 
 
 def test_of_long_earlier_text_the_end_is_kept(tokenizer, prompts):
