@@ -72,7 +72,9 @@ class SpeechReference:
         [end] = self.ids(END)
         for _ in range(num_tokens):
             values = self._logits(features, ids)[0, -1].log_softmax(-1)
-            scores = values[None]
+            scores = values[None].clone()
+            if with_times and len(ids) > len(prompt) + 1 and min(ids[-2:]) > self.ids(NO_TIMES)[0]:
+                scores[0, end] = -torch.inf  # a sentence that has begun is written
             for rule in rules:
                 scores = rule(torch.tensor([ids]), scores)
             token = int(scores[0].argmax())

@@ -1,4 +1,4 @@
-"""Speech rules: the tokens that transformers' processors leave."""
+"""Speech rules: the tokens that transformers' processor leaves, and no end behind the beginning of a sentence."""
 
 import random
 
@@ -17,6 +17,9 @@ END, NO_TIMES, FIRST, VOCAB = 40, 49, 50, 90
 
 def transformers_scores(output, scores):
     config = GenerationConfig(no_timestamps_token_id=NO_TIMES, eos_token_id=END, max_initial_timestamp_index=10)
+    scores = scores.clone()
+    if len(output) > 1 and min(output[-2:]) >= FIRST:  # a sentence that has begun is written
+        scores[END] = -torch.inf
     return WhisperTimeStampLogitsProcessor(config, 2)(torch.tensor([[0, 0, *output]]), scores[None])[0]
 
 
