@@ -174,6 +174,7 @@ def _encode_speech_rules(rules: SpeechRules) -> types_pb2.SpeechRules:
         suppressed_first_token_ids=pack_u32(rules.suppressed_first_ids),
         first_timestamp_id=rules.first_timestamp_id,
         max_initial_timestamp=rules.max_initial_timestamp,
+        written_before=rules.written_before,
     )
 
 

@@ -77,12 +77,14 @@ class SpeechRules:
         suppressed_first_ids: ids that are not written first.
         first_timestamp_id: id of the timestamp 0; None: there are no rules for timestamps.
         max_initial_timestamp: largest first timestamp, counted from `first_timestamp_id`.
+        written_before: a sentence that begins before this timestamp has text.
     """
 
     suppressed_ids: tuple[int, ...] = ()
     suppressed_first_ids: tuple[int, ...] = ()
     first_timestamp_id: int | None = None
     max_initial_timestamp: int = 0
+    written_before: int = 0
 
 
 @dataclass(frozen=True, slots=True)

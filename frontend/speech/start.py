@@ -1,6 +1,6 @@
 """Start: has a recording prepared, finds its language if need be, and starts a request for each of its pieces."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.output_stream import OutputStream
@@ -12,6 +12,7 @@ from tetrad.frontend.speech.transcription import Transcription
 from tetrad.services.errors import FailedPrecondition, InvalidRequest
 
 _ENGLISH = "en"
+_CUT_OFF_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +114,9 @@ class _Start:
         try:
             for place, (piece, ticket) in enumerate(zip(pieces, tickets, strict=True)):
                 request_id = self.request_id if len(pieces) == 1 else f"{self.request_id}-{place}"
-                streams.append(await self._add(request_id, _prompt(piece.token_ids, piece), params, ticket, speech.rules))
+                streams.append(
+                    await self._add(request_id, _prompt(piece.token_ids, piece), params, ticket, _rules_of(speech, piece))
+                )
         except BaseException:
             for stream in streams:
                 stream.close()
@@ -147,6 +150,14 @@ def _check_params(params: SamplingParams) -> None:
     for name, wrong in (("n", params.n != 1), ("logprobs", params.logprobs), ("prompt_logprobs", params.prompt_logprobs)):
         if wrong:
             raise InvalidRequest(f"{name} is not supported for transcriptions.", field=name)
+
+
+def _rules_of(speech: PreparedSpeech, piece: SpeechPiece) -> SpeechRules | None:
+    """Return what the model may write about a piece; a sentence that begins half a second before its end may have no text."""
+    if speech.rules is None or not speech.timestamp_step_s:
+        return speech.rules
+    written_before = max(0, int((piece.duration_s - _CUT_OFF_S) / speech.timestamp_step_s))
+    return replace(speech.rules, written_before=written_before)
 
 
 def _prompt(token_ids: list[int], piece: SpeechPiece) -> TokensPrompt:

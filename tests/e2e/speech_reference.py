@@ -65,15 +65,17 @@ class SpeechReference:
         found = [self.extractor(wave[start:end], sampling_rate=RATE, return_tensors="pt") for start, end in pairwise(bounds)]
         return [each["input_features"] for each in found]
 
-    def write(self, features: torch.Tensor, prompt: list[int], num_tokens: int, *, with_times: bool = False) -> Written:
+    def write(
+        self, features: torch.Tensor, prompt: list[int], num_tokens: int, *, with_times: bool = False, written_before: int = 0
+    ) -> Written:
         """Return the likeliest tokens after a prompt, with times by transformers' rules."""
         ids, logprobs = list(prompt), []
         rules = [WhisperTimeStampLogitsProcessor(self.model.generation_config, len(prompt))] if with_times else []
-        [end] = self.ids(END)
+        [end, first] = self.ids(END, "<|0.00|>")
         for _ in range(num_tokens):
             values = self._logits(features, ids)[0, -1].log_softmax(-1)
             scores = values[None].clone()
-            if with_times and len(ids) > len(prompt) + 1 and min(ids[-2:]) > self.ids(NO_TIMES)[0]:
+            if with_times and len(ids) > len(prompt) + 1 and min(ids[-2:]) >= first and ids[-1] < first + written_before:
                 scores[0, end] = -torch.inf  # a sentence that has begun is written
             for rule in rules:
                 scores = rule(torch.tensor([ids]), scores)

@@ -72,9 +72,10 @@ async def test_a_recording_has_transformers_text(directory, reference, expected)
 
 async def test_segments_have_transformers_tokens_times_and_logprobs(directory, reference):
     prompt = reference.prompt("de", last=())
-    found = reference.write(reference.features(LONG)[0], prompt, 4 * NUM_TOKENS, with_times=True)
-    [first_time] = reference.ids("<|0.00|>")
     end = cut(LONG, RATE, 30.0)[1] / RATE
+    rules = {"with_times": True, "written_before": int((end - 0.5) / 0.02)}
+    found = reference.write(reference.features(LONG)[0], prompt, 4 * NUM_TOKENS, **rules)
+    [first_time] = reference.ids("<|0.00|>")
     times = [min((token - first_time) * 0.02, end) for token in found.token_ids if token >= first_time]
     async with served(directory, "segments", **OPTIONS) as llm, client_of(llm) as http:
         fields = {"response_format": "verbose_json", "max_completion_tokens": str(4 * NUM_TOKENS)}

@@ -243,7 +243,9 @@ def _decode_speech_rules(message: types_pb2.SpeechRules) -> SpeechRules:
     return SpeechRules(
         tuple(ints(message.suppressed_token_ids).tolist()),
         tuple(ints(message.suppressed_first_token_ids).tolist()),
-        TimestampRules(message.first_timestamp_id, message.max_initial_timestamp) if has_times else None,
+        TimestampRules(message.first_timestamp_id, message.max_initial_timestamp, message.written_before)
+        if has_times
+        else None,
     )
 
 

@@ -44,10 +44,14 @@ class ScoreIds:
 
 @dataclass(frozen=True, slots=True)
 class TimestampRules:
-    """When timestamps are written: ids from `first_id` on, of which the first one is at most `max_initial` larger."""
+    """When timestamps are written: ids from `first_id` on, of which the first one is at most `max_initial` larger.
+
+    A sentence that begins less than `written_before` behind `first_id` has text.
+    """
 
     first_id: int
     max_initial: int
+    written_before: int = 0
 
 
 @dataclass(frozen=True, slots=True)

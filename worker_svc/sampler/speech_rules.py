@@ -1,7 +1,7 @@
 """Speech rules: which tokens Whisper may write, and when it has to write a timestamp.
 
 Source: transformers' WhisperTimeStampLogitsProcessor, which follows ApplyTimestampRules of openai/whisper's decoding.py; an
-output does not end between a pair of timestamps and their text. A pure function of a request's output, so preemption, recovery
+output does not end between a pair of timestamps and their text, unless the end is near. A pure function of a request's output, so preemption, recovery
 and steps in flight do not change the result.
 """
 
@@ -82,7 +82,7 @@ def _apply_times(logits: torch.Tensor, output: npt.NDArray[np.int32], times: Tim
     elif output[-1] >= first:
         if len(output) < 2 or output[-2] >= first:  # behind a pair, or behind the first one, text follows
             logits[first:] = MASKED
-            if len(output) > 1:
+            if len(output) > 1 and output[-1] < first + times.written_before:
                 # A sentence that has begun is written. Whisper's own decoder would read the rest again in its next window.
                 logits[end_id] = MASKED
         else:  # the end of a sentence: the beginning of the next one, or the end of text

@@ -18,7 +18,7 @@ END, NO_TIMES, FIRST, VOCAB = 40, 49, 50, 90
 def transformers_scores(output, scores):
     config = GenerationConfig(no_timestamps_token_id=NO_TIMES, eos_token_id=END, max_initial_timestamp_index=10)
     scores = scores.clone()
-    if len(output) > 1 and min(output[-2:]) >= FIRST:  # a sentence that has begun is written
+    if len(output) > 1 and min(output[-2:]) >= FIRST and output[-1] < FIRST + 30:  # a sentence that has begun is written
         scores[END] = -torch.inf
     return WhisperTimeStampLogitsProcessor(config, 2)(torch.tensor([[0, 0, *output]]), scores[None])[0]
 
@@ -34,7 +34,7 @@ def test_timestamps_follow_transformers_rules(seed):
         ours = scores.clone()
         ours[NO_TIMES] = -torch.inf
 
-        _apply_times(ours, np.array(output, np.int32), TimestampRules(FIRST, 10), END)
+        _apply_times(ours, np.array(output, np.int32), TimestampRules(FIRST, 10, 30), END)
 
         expected = transformers_scores(output, scores)
         assert torch.equal(ours, expected)
