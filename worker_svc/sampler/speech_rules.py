@@ -1,8 +1,8 @@
 """Speech rules: which tokens Whisper may write, and when it has to write a timestamp.
 
 Source: transformers' WhisperTimeStampLogitsProcessor, which follows ApplyTimestampRules of openai/whisper's decoding.py; an
-output does not end between a pair of timestamps and their text, unless the end is near. A pure function of a request's output, so preemption, recovery
-and steps in flight do not change the result.
+output does not end between a pair of timestamps and their text, unless the end of the audio is near. A pure function of a
+request's output, so preemption, recovery and steps in flight do not change the result.
 """
 
 from collections.abc import Sequence
