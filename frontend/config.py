@@ -233,7 +233,7 @@ class FrontendSettings(MediaSettings):
         description="Maximum number of log-probabilities in a response, over its outputs and the prompt, if it has more than "
         "128 per token. Requests that exceed it are refused. 0: no limit.",
     )
-    max_stop_strings: int = Field(4, ge=0, description="Maximum number of stop strings per request.")
+    max_stop_strings: int = Field(64, ge=0, description="Maximum number of stop strings per request.")
     max_stop_chars: int = Field(1024, ge=1, description="Maximum length of a stop string, in characters.")
     max_bad_words: int = Field(128, ge=0, description="Maximum number of bad words per request.")
     max_bad_word_chars: int = Field(1024, ge=1, description="Maximum length of a bad word, in characters.")

@@ -175,7 +175,12 @@ def _grpc_server(models: ModelDirectory, settings: FrontendSettings, guard: Guar
     limits = CallLimits(settings.request_timeout_s)
     return Server(
         settings.model_copy(update={"listen": public or private, **identity}),
-        public_services(models, limits, max_pooling_inputs=settings.max_pooling_inputs)
+        public_services(
+            models,
+            limits,
+            max_pooling_inputs=settings.max_pooling_inputs,
+            max_upload_bytes=settings.max_total_body_bytes,
+        )
         | gateway_services(settings.gateway_apis, models, limits, guard),
         interceptors=[RequireApiKey(guard), EndSlowCalls(settings.slow_client_timeout_s)],
         also_listen=(private,) if public and private else (),

@@ -11,13 +11,15 @@ from tetrad.services.observability.metrics import shown
 from tetrad.services.observability.tracer import open_tracer
 from tetrad.services.rpc.carrier import GRPC, Carrier
 from tetrad.services.rpc.server import Server
-from tetrad.tokenizer_svc.api.servicer import TokenizerServicer
+from tetrad.tokenizer_svc.api.speech_servicer import SpeechServicer
 from tetrad.tokenizer_svc.chat.renderer import ChatLimits, ChatRenderer
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.tokenizer_svc.loading.load import load_tokenizer
-from tetrad.tokenizer_svc.media.load import ImageOptions, open_images
-from tetrad.tokenizer_svc.media.processes import ImageLimits
+from tetrad.tokenizer_svc.media.kinds import ProcessLimits
+from tetrad.tokenizer_svc.media.load import open_media
+from tetrad.tokenizer_svc.media_kinds import kinds_of
 from tetrad.tokenizer_svc.observability.metrics import TokenizerMetrics
+from tetrad.tokenizer_svc.speech.load import open_recordings
 from tetrad.v1 import tokenizer_pb2_grpc
 
 log = get_logger()
@@ -33,11 +35,21 @@ async def serve(settings: TokenizerSettings, shutdown: asyncio.Event, *, carrier
     tokenizer = await asyncio.to_thread(load)
     limits = ChatLimits(settings.chat_template_timeout_s, settings.chat_template_memory_bytes, settings.max_text_bytes)
     metrics = TokenizerMetrics()
-    images = await open_images(tokenizer, settings.model, _image_options(settings), metrics)
-    chat = ChatRenderer(tokenizer.facts, limits, image=images.message_text)
+    media = await open_media(
+        tokenizer,
+        settings.model,
+        kinds_of(tokenizer, settings),
+        processor_kwargs=json.loads(settings.mm_processor_kwargs or "{}"),
+        cache_bytes=settings.image_cache_bytes,
+        max_message_bytes=settings.max_message_bytes,
+        metrics=metrics,
+    )
+    audio_limits = ProcessLimits(settings.audio_processes, settings.audio_timeout_s, settings.audio_memory_bytes)
+    recordings = open_recordings(tokenizer, audio_limits, max_seconds=settings.max_audio_seconds)
+    chat = ChatRenderer(tokenizer.facts, limits, media_texts=media.message_texts)
     pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="encode")
     tracer = open_tracer("tokenizer", settings.otlp_endpoint)
-    servicer = TokenizerServicer(
+    servicer = SpeechServicer(
         tokenizer,
         chat,
         pool,
@@ -47,7 +59,8 @@ async def serve(settings: TokenizerSettings, shutdown: asyncio.Event, *, carrier
         max_pending_text_bytes=settings.max_pending_text_bytes,
         max_pending_image_bytes=settings.max_pending_image_bytes,
         long_text_threads=max(1, settings.threads // 2),
-        images=images,
+        media=media,
+        recordings=recordings,
         metrics=metrics,
         tracer=tracer,
     )
@@ -65,18 +78,9 @@ async def serve(settings: TokenizerSettings, shutdown: asyncio.Event, *, carrier
     finally:
         await server.stop()
         await chat.close()
-        await images.close()
+        await media.close()
+        if recordings is not None:
+            await recordings.close()
         pool.shutdown(wait=False, cancel_futures=True)
         servicer.close()
         await asyncio.to_thread(tracer.close)
-
-
-def _image_options(settings: TokenizerSettings) -> ImageOptions:
-    limits = ImageLimits(
-        processes=settings.image_processes,
-        timeout_s=settings.image_timeout_s,
-        memory_bytes=settings.image_memory_bytes,
-        max_pixels=settings.max_image_pixels,
-    )
-    kwargs = json.loads(settings.mm_processor_kwargs or "{}")
-    return ImageOptions(limits, settings.image_cache_bytes, settings.max_images_per_prompt, kwargs, settings.max_message_bytes)

@@ -5,6 +5,7 @@ from enum import IntEnum
 from typing import Any
 
 from tetrad.frontend.media.items import ModalityFacts
+from tetrad.frontend.media.speech import SpeechTask
 from tetrad.frontend.request.pooling import PoolingFacts
 from tetrad.frontend.request.steps import SchedulerFacts
 
@@ -63,6 +64,7 @@ class EngineInfo:
     max_loras: int = 0
     max_cpu_loras: int = 0
     logits_processors: tuple[str, ...] = ()
+    logprobs_mode: str = "raw_logprobs"
     modalities: tuple[ModalityFacts, ...] = ()
     max_media_bytes: int = 0
     kv_role: KvRole = KvRole.NONE
@@ -135,3 +137,4 @@ class TokenizerInfo:
     generation_config: dict[str, Any] = field(default_factory=dict)
     prompts: dict[str, str] = field(default_factory=dict)
     modalities: tuple[ModalityFacts, ...] = ()
+    speech_tasks: tuple[SpeechTask, ...] = ()

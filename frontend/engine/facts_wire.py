@@ -5,11 +5,16 @@ from collections.abc import Iterable
 
 from tetrad.frontend.engine.facts import EngineInfo, EngineLoad, KvCacheFacts, KvGroupFacts, KvRole, TokenizerInfo, WorkerStatus
 from tetrad.frontend.media.items import ModalityFacts
+from tetrad.frontend.media.speech import SpeechTask
 from tetrad.frontend.request.pooling import PoolingFacts
 from tetrad.frontend.request.steps import SchedulerFacts
 from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES
 from tetrad.v1 import engine_core_pb2, tokenizer_pb2, types_pb2
 
+SPEECH_TASKS = {
+    types_pb2.SPEECH_TASK_TRANSCRIBE: SpeechTask.TRANSCRIBE,
+    types_pb2.SPEECH_TASK_TRANSLATE: SpeechTask.TRANSLATE,
+}
 _LORA_LIMITS = ("max_loras", "max_cpu_loras")
 
 
@@ -22,6 +27,7 @@ def decode_engine_info(message: engine_core_pb2.EngineInfo) -> EngineInfo:
     facts["kv_cache_tokens"] = message.kv_cache_tokens or message.num_gpu_blocks * message.block_size
     facts["capabilities"] = tuple(map(_decode_capability, message.capabilities))
     facts["logits_processors"] = tuple(message.logits_processors)
+    facts["logprobs_mode"] = message.logprobs_mode or "raw_logprobs"
     facts["max_media_bytes"] = message.max_media_bytes
     facts["kv_role"] = _decode_role(message.kv_role)
     facts["modalities"] = _decode_modalities(message.modalities)
@@ -120,6 +126,7 @@ def decode_tokenizer_info(message: tokenizer_pb2.GetInfoResponse) -> TokenizerIn
         generation_config=json.loads(message.generation_config_json or "{}"),
         prompts=dict(message.prompts),
         modalities=_decode_modalities(message.modalities),
+        speech_tasks=tuple(task for value, task in SPEECH_TASKS.items() if value in set(message.speech_tasks)),
     )
 
 

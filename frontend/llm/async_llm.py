@@ -24,6 +24,7 @@ from tetrad.frontend.llm.pooling_intake import PoolingIntake
 from tetrad.frontend.llm.pooling_job import PoolingJob
 from tetrad.frontend.llm.prompt_adapters import PromptAdapters
 from tetrad.frontend.llm.readiness import starting_error
+from tetrad.frontend.llm.recordings import Recordings
 from tetrad.frontend.llm.served_model import ModelNames, ServedModel
 from tetrad.frontend.llm.shared_resources import SharedResources
 from tetrad.frontend.llm.tokenization import Texts
@@ -81,6 +82,7 @@ class AsyncLLM:
         self._pooling_intake = PoolingIntake(*common)
         self._model: ServedModel | None = None
         self._texts: Texts | None = None
+        self._recordings: Recordings | None = None
 
     # --- start and end ----------------------------------------------------------------------------------------------
 
@@ -120,6 +122,14 @@ class AsyncLLM:
         self.backends.processor.eos_token_ids = tokenizer.eos_token_ids
         timeout_s, media = self.settings.request_timeout_s, self.shared.media
         self._texts = Texts(model, self.backends.tokenizer, self.admission, self.metrics, media, timeout_s)
+        self._recordings = Recordings(
+            model,
+            self.backends.tokenizer,
+            self.admission,
+            self.metrics,
+            max_bytes=self.settings.max_speech_bytes,
+            timeout_s=timeout_s,
+        )
         self._intake.open(InputProcessor(self.backends.tokenizer, model, self._prompt_adapters, media), model.names.root)
         self._pooling_intake.open(PoolingInputs(self.backends.tokenizer, model.limits, self._prompt_adapters), model.names.root)
         self._model = model
@@ -132,6 +142,10 @@ class AsyncLLM:
     async def wait_idle(self) -> None:
         """Wait until no request is running."""
         await self._requests.wait_idle()
+
+    async def reset_mm_cache(self) -> None:
+        """Let all tokenizers forget the images that they have preprocessed."""
+        await self.backends.reset_media_caches()
 
     async def close(self) -> None:
         """Fail the running requests and close all connections."""
@@ -349,6 +363,13 @@ class AsyncLLM:
         if self._texts is None:
             raise starting_error()
         return self._texts
+
+    @property
+    def recordings(self) -> Recordings:
+        """Has recordings of speech prepared for the model."""
+        if self._recordings is None:
+            raise starting_error()
+        return self._recordings
 
     def default_sampling_fields(self) -> dict[str, Any]:
         """Return the sampling defaults of the model's authors (generation config), by SamplingParams' names."""

@@ -8,12 +8,14 @@ from typing import Any
 
 from tetrad.frontend.media.features import MediaFeature
 from tetrad.frontend.media.items import MediaItem
+from tetrad.frontend.media.speech import PreparedSpeech, Recording
 from tetrad.frontend.net.together import all_of
 from tetrad.frontend.request.call_trace import call_phase
 from tetrad.frontend.tokenizer.affinity import affinity_of, affinity_of_chat
 from tetrad.frontend.tokenizer.client_calls import TokenizerCalls
 from tetrad.frontend.tokenizer.media_wire import decode_features, placed_at_source, set_media
 from tetrad.frontend.tokenizer.replicas import TokenizerReplicas
+from tetrad.frontend.tokenizer.speech_wire import decode_speech, encode_recording
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.message_size import BATCH_BYTES, DEFAULT_MAX_MESSAGE_BYTES, batches
 from tetrad.services.rpc.columns import pack_u32, unpack_u32
@@ -112,6 +114,7 @@ class TokenizerClient:
         prompt: str | Sequence[int],
         media: Sequence[MediaItem],
         kwargs: Mapping[str, Any] | None,
+        io_kwargs: Mapping[str, Any] | None = None,
         *,
         add_special_tokens: bool,
     ) -> tuple[list[int], tuple[MediaFeature, ...]]:
@@ -121,13 +124,14 @@ class TokenizerClient:
             prompt: text or ids, with a placeholder for each image.
             media: the images, in the order of the placeholders.
             kwargs: settings of the media processor.
+            io_kwargs: how files are read, by modality.
             add_special_tokens: add BOS and the like to a text.
         """
         if isinstance(prompt, str):
             request = tokenizer_pb2.EncodeRequest(texts=[prompt], add_special_tokens=add_special_tokens)
         else:
             request = tokenizer_pb2.EncodeRequest(token_ids=pack_u32(prompt))
-        set_media(request, media, kwargs)
+        set_media(request, media, kwargs, io_kwargs)
         try:
             with call_phase("tokenize"):
                 response = await self._calls.answer("Encode", request, affinity=affinity_of(media))
@@ -227,6 +231,7 @@ class TokenizerClient:
         max_prompt_chars: int | None = None,
         media: Sequence[MediaItem] = (),
         mm_processor_kwargs: Mapping[str, Any] | None = None,
+        media_io_kwargs: Mapping[str, Any] | None = None,
     ) -> RenderedChat:
         """Return the prompt of a conversation.
 
@@ -244,13 +249,22 @@ class TokenizerClient:
             max_tokens=max_tokens,
             max_prompt_chars=max_prompt_chars,
         )
-        set_media(request, media, mm_processor_kwargs)
+        set_media(request, media, mm_processor_kwargs, media_io_kwargs)
         try:
             with call_phase("tokenize"):
                 response = await self._calls.answer("RenderChat", request, affinity=affinity_of_chat(messages, media))
         except InvalidRequest as error:
             raise placed_at_source(error, media, "messages") from None
         return RenderedChat(response.prompt, unpack_u32(response.token_ids), decode_features(response.mm_features))
+
+    async def prepare_speech(self, recording: Recording) -> PreparedSpeech:
+        """Return a recording in pieces with their prompts.
+
+        InvalidRequest if it cannot be read or the model does not know its language; Unsupported if the model reads no speech.
+        """
+        with call_phase("tokenize"):
+            responses = await self._calls.answer("PrepareSpeech", encode_recording(recording))
+        return decode_speech(responses)
 
     async def load_token_texts(self, token_ids: Iterable[int]) -> None:
         """Load the texts of tokens for `text_of`; ids without a token stay unknown.

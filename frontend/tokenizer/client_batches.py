@@ -38,8 +38,8 @@ def goes_together(call: object) -> TypeGuard[Call]:
 
 
 def has_media(call: object) -> bool:
-    """Return whether a call has images, whose preprocessing takes long and whose answer is large."""
-    return isinstance(call, Call) and len(call.media) > 0
+    """Return whether a call has media, whose preprocessing takes long and whose answer is large."""
+    return isinstance(call, tokenizer_pb2.PrepareSpeechRequest) or (isinstance(call, Call) and len(call.media) > 0)
 
 
 class TokenizerBatches:

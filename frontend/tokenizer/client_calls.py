@@ -35,12 +35,21 @@ _BROKEN = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 _REFUSED = object()
 _LOSSES_TO_BE_ALONE, _MOST_LOSSES = 2, 3
 _CONTENTS = {"Encode": "Text to tokenize", "Decode": "A list of token ids", "RenderChat": "The conversation, with its tools,"}
-_CONTENTS_WITH_MEDIA = {"Encode": "The text, with its images,", "RenderChat": "The conversation, with its images,"}
+_CONTENTS_WITH_MEDIA = {
+    "Encode": "The text, with its images,",
+    "RenderChat": "The conversation, with its images,",
+    "PrepareSpeech": "The recording",
+}
 _CHECKS_IN_TIMEOUT = 4
 _MOST_LIGHT_BYTES = 64 << 10
 """Size of the largest light call. Its texts are encoded in less than 0.1 s."""
 
-_Request = tokenizer_pb2.EncodeRequest | tokenizer_pb2.DecodeRequest | tokenizer_pb2.RenderChatRequest
+_Request = (
+    tokenizer_pb2.EncodeRequest
+    | tokenizer_pb2.DecodeRequest
+    | tokenizer_pb2.RenderChatRequest
+    | tokenizer_pb2.PrepareSpeechRequest
+)
 
 
 class TokenizerCalls:

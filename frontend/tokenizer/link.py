@@ -14,6 +14,9 @@ from tetrad.services.request_context import RequestContext
 from tetrad.services.rpc.channel import problem_of
 from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 
+_STREAMED = ("PrepareSpeech",)
+"""Methods whose answers are streams."""
+
 
 class MessageStream(Protocol):
     """A stream in both directions; a read returns grpc.aio.EOF at the end, and None for bytes that cannot be decoded."""
@@ -36,13 +39,19 @@ class TokenizerLink(Protocol):
         """The reason why the tokenizer is unreachable; empty if it is reachable or the reason is unknown."""
 
     def call(self, method: str, request: Any, context: RequestContext) -> Awaitable[Any]:
-        """Return the answer to Encode, Decode or RenderChat; `context` is the client request's."""
+        """Return the answer to Encode, Decode or RenderChat, or the list of answers to PrepareSpeech.
+
+        `context` is the client request's.
+        """
 
     def get_info(self, *, timeout_s: float) -> Awaitable[tokenizer_pb2.GetInfoResponse]:
         """Return the tokenizer's facts."""
 
     def get_bundle(self, *, timeout_s: float) -> AsyncIterable[tokenizer_pb2.GetBundleResponse]:
         """Return the tokenizer's files."""
+
+    def reset_media_cache(self, *, timeout_s: float) -> Awaitable[tokenizer_pb2.ResetMediaCacheResponse]:
+        """Let the tokenizer forget its preprocessed images."""
 
     def open_batches(self) -> MessageStream:
         """Start a Batch stream."""
@@ -73,9 +82,10 @@ class TokenizerChannel:
         return problem_of(self._channel)
 
     def call(self, method: str, request: Any, context: RequestContext) -> Awaitable[Any]:
-        """Start a unary call."""
-        call: Awaitable[Any] = getattr(self._stub, method)(request, metadata=tuple(context.headers().items()))
-        return call
+        """Start a call."""
+        call = getattr(self._stub, method)(request, metadata=tuple(context.headers().items()))
+        answer: Awaitable[Any] = _all_of(call) if method in _STREAMED else call
+        return answer
 
     def get_info(self, *, timeout_s: float) -> Awaitable[tokenizer_pb2.GetInfoResponse]:
         """Start GetInfo."""
@@ -86,6 +96,13 @@ class TokenizerChannel:
         """Start GetBundle."""
         call: AsyncIterable[tokenizer_pb2.GetBundleResponse] = self._stub.GetBundle(
             tokenizer_pb2.GetBundleRequest(), timeout=timeout_s
+        )
+        return call
+
+    def reset_media_cache(self, *, timeout_s: float) -> Awaitable[tokenizer_pb2.ResetMediaCacheResponse]:
+        """Start ResetMediaCache."""
+        call: Awaitable[tokenizer_pb2.ResetMediaCacheResponse] = self._stub.ResetMediaCache(
+            tokenizer_pb2.ResetMediaCacheRequest(), timeout=timeout_s
         )
         return call
 
@@ -112,3 +129,7 @@ class TokenizerChannel:
     async def close(self) -> None:
         """Close the channel."""
         await self._channel.close()
+
+
+async def _all_of(answers: AsyncIterable[Any]) -> list[Any]:
+    return [answer async for answer in answers]

@@ -37,7 +37,7 @@ async def served(llm: AsyncLLM, directory: Path) -> AsyncIterator[Client]:
     address = f"unix:{directory}/grpc"
     grpc_server = Server(
         settings.model_copy(update={"listen": address}),
-        public_services(models, CallLimits(None), max_pooling_inputs=100),
+        public_services(models, CallLimits(None), max_pooling_inputs=100, max_upload_bytes=1 << 20),
     )
     await grpc_server.start()
     await http_server.start()

@@ -14,8 +14,8 @@ from tests.combinations.walk import Walk
 from tests.e2e.test_speculation import unjudged
 from tests.grids import grid
 
-WALKS = int(os.environ.get("TETRAD_TEST_COMBINATIONS", "0"))
-FIRST = int(os.environ.get("TETRAD_TEST_SEED", "0"))
+WALKS = int(os.environ.get("TEST_COMBINATIONS", "0"))
+FIRST = int(os.environ.get("TEST_SEED", "0"))
 SHORT = {("llama", 0), ("windows", 1), ("lfm2", 2)}
 MODELS = list(MAKERS)
 CASES = (

@@ -13,7 +13,7 @@ from tests.documents import Page
 from tetrad.services.hub.model_files import CacheSettings
 
 # Without an engine there is nothing to run: `make compose-test` finds or installs one, and says so here.
-ENGINE, COMPOSE, BUILD = (os.environ.get(f"TETRAD_{name}", "") for name in ("ENGINE", "COMPOSE", "BUILD"))
+ENGINE, COMPOSE, BUILD = (os.environ.get(f"TEST_{name}", "") for name in ("ENGINE", "COMPOSE", "BUILD"))
 collect_ignore_glob = [] if ENGINE else ["test_*.py"]
 
 BASE = "python:3.11-slim"

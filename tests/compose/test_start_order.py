@@ -1,6 +1,6 @@
 """A service that is missing for a minute, at the start or later: all works when it is back, without a restart of another one.
 
-TETRAD_COMPOSE_MISSING_S makes the minute shorter.
+TEST_COMPOSE_MISSING_S makes the minute shorter.
 """
 
 import os
@@ -9,7 +9,7 @@ import time
 import pytest
 
 SERVICES = ("frontend", "tokenizer", "engine-core", "worker")
-MISSING_S = float(os.environ.get("TETRAD_COMPOSE_MISSING_S", "60"))
+MISSING_S = float(os.environ.get("TEST_COMPOSE_MISSING_S", "60"))
 
 
 @pytest.mark.parametrize("late", SERVICES)

@@ -50,7 +50,7 @@ from tetrad.worker_svc.devices import lora_parts
 
 LORAS = {"enable_lora": True, "max_loras": 4}
 EVERYTHING = "q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj|lm_head|embed_tokens"
-IS_WHOLE = bool(os.environ.get("TETRAD_TEST_MANY_ADAPTERS"))
+IS_WHOLE = bool(os.environ.get("TEST_MANY_ADAPTERS"))
 NUM_ADAPTERS, NUM_PLACES = (200, 8) if IS_WHOLE else (40, 4)
 """`make lora-test` has 200 adapters take turns in 8 places."""
 TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"

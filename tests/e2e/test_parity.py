@@ -19,7 +19,7 @@ from tests.one_process_llm import one_process_llm
 from tetrad import LLM, CompletionOutput, SamplingParams
 
 NUM_TOKENS = 8
-ALL_LENGTHS = bool(os.environ.get("TETRAD_TEST_ALL_LENGTHS"))
+ALL_LENGTHS = bool(os.environ.get("TEST_ALL_LENGTHS"))
 LENGTHS = [1, 2, 3, 5, 8, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 96, 129, 300]
 if ALL_LENGTHS:
     LENGTHS += [100, 127, 128, 180, 256, 400, 700, 1200, 2000]

@@ -14,7 +14,7 @@ import pytest
 from tests.install.conftest import ROOT, Environment, post
 
 VERSION = (ROOT / "VERSION").read_text().strip()
-MAX_SIZE_BYTES = 1.25e9
+MAX_SIZE_BYTES = 1.4e9
 CLIENT = """
 import sys
 from tetrad_client import Client
@@ -44,7 +44,7 @@ def test_the_wheels_serve_where_their_packages_are(tmp_path, build_wheels, this_
     assert text.strip()
 
 
-@pytest.mark.skipif("TETRAD_TEST_INSTALL" not in os.environ, reason="make install-test: fetches 300 MB, installs 1.2 GB")
+@pytest.mark.skipif("TEST_INSTALL" not in os.environ, reason="make install-test: fetches 340 MB, installs 1.4 GB")
 def test_the_wheels_serve_from_an_empty_environment_without_a_compiler(tmp_path, build_wheels, smollm2, has_compiler):
     wheels = build_wheels([])
     environment = Environment(tmp_path)
@@ -71,7 +71,7 @@ def test_the_wheels_serve_from_an_empty_environment_without_a_compiler(tmp_path,
         assert "no C++ compiler" in lines
 
 
-@pytest.mark.skipif("TETRAD_TEST_INSTALL" not in os.environ, reason="make install-test: compiles for half a minute")
+@pytest.mark.skipif("TEST_INSTALL" not in os.environ, reason="make install-test: compiles for half a minute")
 @pytest.mark.skipif(shutil.which("aarch64-linux-gnu-g++") is None, reason="Debian's package g++-aarch64-linux-gnu is missing")
 def test_a_wheel_for_arm_is_built_on_another_machine(build_wheels):
     wheel, _ = build_wheels(["--machine", "aarch64"])

@@ -14,7 +14,7 @@ from tests.kubernetes.manifests import KUBECTL, ROOT
 from tests.kubernetes.page import Call
 
 # They need podman and images, which `make kube-play-test` provides.
-collect_ignore = [] if os.environ.get("TETRAD_KUBE_PLAY") else ["test_kube_play.py", "test_kube_play_ranks.py"]
+collect_ignore = [] if os.environ.get("TEST_KUBE_PLAY") else ["test_kube_play.py", "test_kube_play_ranks.py"]
 
 _NOT_HERE = ("docker", "kind", "curl", "kubectl")
 

@@ -18,7 +18,7 @@ from tests.kubernetes.page import PAGE
 from tests.kubernetes.podman_pods import ask, free_port, imported, podman
 
 PODS = ("frontend", "tokenizer", "engine-core", "worker")
-BUILD = os.environ.get("TETRAD_BUILD", "podman build")
+BUILD = os.environ.get("TEST_BUILD", "podman build")
 ANSWER = "The capital of France is Paris."
 STATE = """
 id -u; id -g

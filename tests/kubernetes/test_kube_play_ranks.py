@@ -20,7 +20,7 @@ import yaml
 from tests.kubernetes.manifests import DIRECTORY, KUBECTL, ROOT
 from tests.kubernetes.podman_pods import ask, free_port, imported, podman
 
-_BUILD = os.environ.get("TETRAD_BUILD", "podman build").split()
+_BUILD = os.environ.get("TEST_BUILD", "podman build").split()
 _MOUNT = Path("/var/cache/tetrad")
 _OVERLAY = """
 resources: [../deploy/overlays/tensor-parallel]

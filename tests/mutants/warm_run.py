@@ -188,7 +188,7 @@ def main() -> int:
     """Run as the request says."""
     request = json.loads(Path(sys.argv[1]).read_text())
     _replace_trampoline()
-    os.environ |= {"TOKENIZERS_PARALLELISM": "false", "TETRAD_TEST_WALKS": "0.2"}
+    os.environ |= {"TOKENIZERS_PARALLELISM": "false", "TEST_WALKS": "0.2"}
     run = WarmRun(request["names"], request["jobs"], request["results"])
     return int(pytest.main(["-q", "-s", "-p", "no:cacheprovider", *request["tests"]], plugins=[run]))
 

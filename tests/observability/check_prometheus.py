@@ -23,7 +23,7 @@ from tests.observability.promql import measured_by
 from tests.observability.test_documents import ALERTS, DASHBOARD, FOLDER, PANELS, ROOT, STAGES
 from tests.observability.traffic import send_round
 
-BIN = Path(os.environ.get("TETRAD_PROMETHEUS", "/usr/bin"))
+BIN = Path(os.environ.get("TEST_PROMETHEUS", "/usr/bin"))
 OBSERVED_S = 25.0
 RATE_INTERVAL = "10s"
 ALERT_OF_CERTIFICATES = "TetradCertificateEnds"
@@ -182,7 +182,7 @@ def test_the_stages_of_a_request_add_up_to_its_time(prometheus):
 
 def test_the_picture_in_the_documents_is_drawn_from_the_answers(prometheus, tmp_path):
     """`make observability-test PICTURE=docs/images/dashboard.png` keeps it."""
-    picture = Path(os.environ.get("TETRAD_PICTURE") or tmp_path / "dashboard.png")
+    picture = Path(os.environ.get("TEST_PICTURE") or tmp_path / "dashboard.png")
     command = [sys.executable, ROOT / "tools/dashboard_preview.py", DASHBOARD, "--prometheus", prometheus.url]
 
     subprocess.run([*command, "--seconds", str(OBSERVED_S), "--rate-interval", RATE_INTERVAL, "--out", picture], check=True)

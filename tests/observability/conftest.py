@@ -14,6 +14,7 @@ from tests.documents import Page
 from tests.e2e.conftest import Server
 from tests.observability.exposition import Family, scrape
 from tests.observability.traffic import send_round
+from tests.vision_files import save_vision_model
 
 PAGE = Page.of("docs/operations.md")
 VARIABLES = {name: f"TETRAD_{name.upper().replace('-', '_')}_METRICS_PORT" for name in ("worker", "engine-core", "tokenizer")}
@@ -32,16 +33,17 @@ class Stack:
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory) -> Iterator[Stack]:
-    """The command of the page, with ports that are free, and one more for the frontend's own."""
+    """The command of the page, with free ports, one more for the frontend's own, and a model that reads images."""
     assert re.findall(r"(TETRAD_\w+)=\d+", PAGE.text) == list(VARIABLES.values())
     variables = VARIABLES | {"frontend": "TETRAD_FRONTEND_METRICS_PORT"}
     ports = dict(zip(variables, free_ports(len(variables)), strict=True))
     with pytest.MonkeyPatch.context() as patch:
         for job, variable in variables.items():
             patch.setenv(variable, str(ports[job]))
-        server = Server(
-            tmp_path_factory.mktemp("observed") / "log", "--device", "sim", "--speculative-config", json.dumps(DRAFTS)
-        )
+        folder = tmp_path_factory.mktemp("observed")
+        save_vision_model(folder / "model", "qwen2_5_vl")
+        flags = ("--model", str(folder / "model"), "--device", "sim", "--speculative-config", json.dumps(DRAFTS))
+        server = Server(folder / "log", *flags)
     try:
         server.wait_ready()
         assert sorted(set(send_round(server.url, 0))) == [200, 400, 404]

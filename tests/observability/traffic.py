@@ -1,10 +1,13 @@
-"""Traffic for all metrics: each API, constraints, a shared prefix, and refused requests."""
+"""Traffic for all metrics: each API, constraints, a shared prefix, images, and refused requests."""
 
+import base64
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
+
+from tests.pictures import picture
 
 _PREFIX = "Once upon a time there was a fox who lived in a wood beside a lake. " * 8
 _CHAT = {"messages": [{"role": "user", "content": "Tell me of the fox."}], "max_tokens": 16}
@@ -20,6 +23,10 @@ def _bodies(number: int) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "/v1/chat/completions", _CHAT | _CHOICE
     yield "/v1/chat/completions", _CHAT | {"structured_outputs": {"regex": f"fox{number}[a-z]*"}}
     yield "/v1/chat/completions", _CHAT | {"structured_outputs": {"regex": "["}}
+    for seed in (0, number + 1):
+        image = {"url": f"data:image/png;base64,{base64.b64encode(picture(56, 56, seed)).decode()}"}
+        messages = [{"role": "user", "content": [{"type": "image_url", "image_url": image}]}]
+        yield "/v1/chat/completions", _CHAT | {"messages": messages}
     yield "/v1/completions", {"prompt": "word " * 30_000}
     yield "/tokenize", {"prompt": "a fox"}
     yield "/v1/nothing", {}

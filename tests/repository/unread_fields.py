@@ -10,7 +10,6 @@ NOT_NEEDED = "The receiver gets the same in another field, or computes it."
 
 UNREAD: dict[str, str] = {
     REFUSED: """
-        ContentPart.audio ContentPart.video
         EngineCoreRequest.encoder_prompt_token_ids EngineCoreRequest.kv_transfer_params
         EngineCoreRequest.reasoning_ended
         EngineCoreRequest.resumable EngineCoreRequest.session_id
@@ -48,8 +47,7 @@ UNREAD: dict[str, str] = {
         KvCacheGroup.attention_chunk_size KvCacheGroup.head_size_v
         KvCacheGroup.num_state_blocks
         KvCacheGroup.sharing_layers
-        ModelInfo.first_layer ModelInfo.is_encoder_decoder ModelInfo.num_stage_layers
-        ModelInfo.supports_transcription ModelInfo.uses_mrope
+        ModelInfo.first_layer ModelInfo.num_stage_layers ModelInfo.uses_mrope
         WorkerLifecycleServiceGetInfoResponse.lora_limits
     """,
     OTHERS_READ: """
@@ -61,6 +59,7 @@ UNREAD: dict[str, str] = {
         LoadModelResponse.loaded_bytes LoadModelResponse.total_bytes
         Classification.* ClassifyResponse.* EmbedResponse.* ScoreResponse.*
         ListModelsResponse.models ListModelsResponse.next_page_token TokenLogprobs.top ToolCallDelta.id
+        TranscribeResponse.summary TranscribeResponse.usage
         ModelInfo.architecture ModelInfo.num_layers ModelInfo.num_parameters
         WarmUpResponse.completed WarmUpResponse.total
         WorkerLifecycleServiceGetInfoResponse.contract_revision

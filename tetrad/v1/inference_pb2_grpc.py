@@ -45,6 +45,11 @@ class InferenceServiceStub:
                 request_serializer=tetrad_dot_v1_dot_inference__pb2.ChatRequest.SerializeToString,
                 response_deserializer=tetrad_dot_v1_dot_inference__pb2.ChatResponse.FromString,
                 _registered_method=True)
+        self.Transcribe = channel.stream_stream(
+                '/tetrad.v1.InferenceService/Transcribe',
+                request_serializer=tetrad_dot_v1_dot_inference__pb2.TranscribeRequest.SerializeToString,
+                response_deserializer=tetrad_dot_v1_dot_inference__pb2.TranscribeResponse.FromString,
+                _registered_method=True)
         self.Embed = channel.unary_unary(
                 '/tetrad.v1.InferenceService/Embed',
                 request_serializer=tetrad_dot_v1_dot_inference__pb2.EmbedRequest.SerializeToString,
@@ -83,6 +88,15 @@ class InferenceServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Transcribe(self, request_iterator, context):
+        """Writes what is said in a recording, in its own language or in English. The first message has the options and all others parts
+        of the file; the answer begins when the caller has sent all. Text comes in deltas. UNIMPLEMENTED if the model does not do
+        this; INVALID_ARGUMENT for a file that is too large, too long or cannot be read, and for an unknown language.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Embed(self, request, context):
         """Makes an embedding of each input. UNIMPLEMENTED if the model makes none; the message says what it does.
         """
@@ -116,6 +130,11 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.Chat,
                     request_deserializer=tetrad_dot_v1_dot_inference__pb2.ChatRequest.FromString,
                     response_serializer=tetrad_dot_v1_dot_inference__pb2.ChatResponse.SerializeToString,
+            ),
+            'Transcribe': grpc.stream_stream_rpc_method_handler(
+                    servicer.Transcribe,
+                    request_deserializer=tetrad_dot_v1_dot_inference__pb2.TranscribeRequest.FromString,
+                    response_serializer=tetrad_dot_v1_dot_inference__pb2.TranscribeResponse.SerializeToString,
             ),
             'Embed': grpc.unary_unary_rpc_method_handler(
                     servicer.Embed,
@@ -188,6 +207,33 @@ class InferenceService:
             '/tetrad.v1.InferenceService/Chat',
             tetrad_dot_v1_dot_inference__pb2.ChatRequest.SerializeToString,
             tetrad_dot_v1_dot_inference__pb2.ChatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Transcribe(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/tetrad.v1.InferenceService/Transcribe',
+            tetrad_dot_v1_dot_inference__pb2.TranscribeRequest.SerializeToString,
+            tetrad_dot_v1_dot_inference__pb2.TranscribeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -19,7 +19,7 @@ TRUNCATION_SIDE_LEFT: TruncationSide
 TRUNCATION_SIDE_RIGHT: TruncationSide
 
 class EncodeRequest(_message.Message):
-    __slots__ = ("texts", "add_special_tokens", "max_tokens", "truncation_side", "return_token_strings", "text_pairs", "media", "mm_processor_kwargs_json", "chat_template", "chat_template_kwargs_json", "token_ids")
+    __slots__ = ("texts", "add_special_tokens", "max_tokens", "truncation_side", "return_token_strings", "text_pairs", "media", "mm_processor_kwargs_json", "chat_template", "chat_template_kwargs_json", "token_ids", "media_io_kwargs_json")
     TEXTS_FIELD_NUMBER: _ClassVar[int]
     ADD_SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +31,7 @@ class EncodeRequest(_message.Message):
     CHAT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
     CHAT_TEMPLATE_KWARGS_JSON_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_IO_KWARGS_JSON_FIELD_NUMBER: _ClassVar[int]
     texts: _containers.RepeatedScalarFieldContainer[str]
     add_special_tokens: bool
     max_tokens: int
@@ -42,7 +43,8 @@ class EncodeRequest(_message.Message):
     chat_template: str
     chat_template_kwargs_json: bytes
     token_ids: bytes
-    def __init__(self, texts: _Optional[_Iterable[str]] = ..., add_special_tokens: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., truncation_side: _Optional[_Union[TruncationSide, str]] = ..., return_token_strings: _Optional[bool] = ..., text_pairs: _Optional[_Iterable[str]] = ..., media: _Optional[_Iterable[_Union[MediaItem, _Mapping]]] = ..., mm_processor_kwargs_json: _Optional[bytes] = ..., chat_template: _Optional[str] = ..., chat_template_kwargs_json: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ...) -> None: ...
+    media_io_kwargs_json: bytes
+    def __init__(self, texts: _Optional[_Iterable[str]] = ..., add_special_tokens: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., truncation_side: _Optional[_Union[TruncationSide, str]] = ..., return_token_strings: _Optional[bool] = ..., text_pairs: _Optional[_Iterable[str]] = ..., media: _Optional[_Iterable[_Union[MediaItem, _Mapping]]] = ..., mm_processor_kwargs_json: _Optional[bytes] = ..., chat_template: _Optional[str] = ..., chat_template_kwargs_json: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ..., media_io_kwargs_json: _Optional[bytes] = ...) -> None: ...
 
 class MediaItem(_message.Message):
     __slots__ = ("modality", "data", "uuid", "media_type")
@@ -89,7 +91,7 @@ class DecodeResponse(_message.Message):
     def __init__(self, texts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RenderChatRequest(_message.Message):
-    __slots__ = ("messages_json", "tools_json", "documents_json", "chat_template", "chat_template_kwargs_json", "add_generation_prompt", "continue_final_message", "add_special_tokens", "max_tokens", "truncation_side", "max_prompt_chars", "media", "mm_processor_kwargs_json")
+    __slots__ = ("messages_json", "tools_json", "documents_json", "chat_template", "chat_template_kwargs_json", "add_generation_prompt", "continue_final_message", "add_special_tokens", "max_tokens", "truncation_side", "max_prompt_chars", "media", "mm_processor_kwargs_json", "media_io_kwargs_json")
     MESSAGES_JSON_FIELD_NUMBER: _ClassVar[int]
     TOOLS_JSON_FIELD_NUMBER: _ClassVar[int]
     DOCUMENTS_JSON_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +105,7 @@ class RenderChatRequest(_message.Message):
     MAX_PROMPT_CHARS_FIELD_NUMBER: _ClassVar[int]
     MEDIA_FIELD_NUMBER: _ClassVar[int]
     MM_PROCESSOR_KWARGS_JSON_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_IO_KWARGS_JSON_FIELD_NUMBER: _ClassVar[int]
     messages_json: bytes
     tools_json: bytes
     documents_json: bytes
@@ -116,7 +119,8 @@ class RenderChatRequest(_message.Message):
     max_prompt_chars: int
     media: _containers.RepeatedCompositeFieldContainer[MediaItem]
     mm_processor_kwargs_json: bytes
-    def __init__(self, messages_json: _Optional[bytes] = ..., tools_json: _Optional[bytes] = ..., documents_json: _Optional[bytes] = ..., chat_template: _Optional[str] = ..., chat_template_kwargs_json: _Optional[bytes] = ..., add_generation_prompt: _Optional[bool] = ..., continue_final_message: _Optional[bool] = ..., add_special_tokens: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., truncation_side: _Optional[_Union[TruncationSide, str]] = ..., max_prompt_chars: _Optional[int] = ..., media: _Optional[_Iterable[_Union[MediaItem, _Mapping]]] = ..., mm_processor_kwargs_json: _Optional[bytes] = ...) -> None: ...
+    media_io_kwargs_json: bytes
+    def __init__(self, messages_json: _Optional[bytes] = ..., tools_json: _Optional[bytes] = ..., documents_json: _Optional[bytes] = ..., chat_template: _Optional[str] = ..., chat_template_kwargs_json: _Optional[bytes] = ..., add_generation_prompt: _Optional[bool] = ..., continue_final_message: _Optional[bool] = ..., add_special_tokens: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., truncation_side: _Optional[_Union[TruncationSide, str]] = ..., max_prompt_chars: _Optional[int] = ..., media: _Optional[_Iterable[_Union[MediaItem, _Mapping]]] = ..., mm_processor_kwargs_json: _Optional[bytes] = ..., media_io_kwargs_json: _Optional[bytes] = ...) -> None: ...
 
 class RenderChatResponse(_message.Message):
     __slots__ = ("prompt", "token_ids", "mm_features")
@@ -232,7 +236,7 @@ class GetInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetInfoResponse(_message.Message):
-    __slots__ = ("model", "vocab_size", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "eos_token_ids", "has_chat_template", "chat_template", "model_max_length", "tokenizer_hash", "special_token_ids", "version", "generation_config_json", "modalities", "prompts")
+    __slots__ = ("model", "vocab_size", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "eos_token_ids", "has_chat_template", "chat_template", "model_max_length", "tokenizer_hash", "special_token_ids", "version", "generation_config_json", "modalities", "prompts", "speech_tasks")
     class PromptsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -256,6 +260,7 @@ class GetInfoResponse(_message.Message):
     GENERATION_CONFIG_JSON_FIELD_NUMBER: _ClassVar[int]
     MODALITIES_FIELD_NUMBER: _ClassVar[int]
     PROMPTS_FIELD_NUMBER: _ClassVar[int]
+    SPEECH_TASKS_FIELD_NUMBER: _ClassVar[int]
     model: str
     vocab_size: int
     bos_token_id: int
@@ -272,7 +277,74 @@ class GetInfoResponse(_message.Message):
     generation_config_json: str
     modalities: _containers.RepeatedCompositeFieldContainer[_types_pb2.ModalityInfo]
     prompts: _containers.ScalarMap[str, str]
-    def __init__(self, model: _Optional[str] = ..., vocab_size: _Optional[int] = ..., bos_token_id: _Optional[int] = ..., eos_token_id: _Optional[int] = ..., pad_token_id: _Optional[int] = ..., unk_token_id: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., has_chat_template: _Optional[bool] = ..., chat_template: _Optional[str] = ..., model_max_length: _Optional[int] = ..., tokenizer_hash: _Optional[str] = ..., special_token_ids: _Optional[_Iterable[int]] = ..., version: _Optional[str] = ..., generation_config_json: _Optional[str] = ..., modalities: _Optional[_Iterable[_Union[_types_pb2.ModalityInfo, _Mapping]]] = ..., prompts: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    speech_tasks: _containers.RepeatedScalarFieldContainer[_types_pb2.SpeechTask]
+    def __init__(self, model: _Optional[str] = ..., vocab_size: _Optional[int] = ..., bos_token_id: _Optional[int] = ..., eos_token_id: _Optional[int] = ..., pad_token_id: _Optional[int] = ..., unk_token_id: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., has_chat_template: _Optional[bool] = ..., chat_template: _Optional[str] = ..., model_max_length: _Optional[int] = ..., tokenizer_hash: _Optional[str] = ..., special_token_ids: _Optional[_Iterable[int]] = ..., version: _Optional[str] = ..., generation_config_json: _Optional[str] = ..., modalities: _Optional[_Iterable[_Union[_types_pb2.ModalityInfo, _Mapping]]] = ..., prompts: _Optional[_Mapping[str, str]] = ..., speech_tasks: _Optional[_Iterable[_Union[_types_pb2.SpeechTask, str]]] = ...) -> None: ...
+
+class PrepareSpeechRequest(_message.Message):
+    __slots__ = ("data", "media_type", "task", "language", "to_language", "prompt", "with_timestamps")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    TO_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    WITH_TIMESTAMPS_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    media_type: str
+    task: _types_pb2.SpeechTask
+    language: str
+    to_language: str
+    prompt: str
+    with_timestamps: bool
+    def __init__(self, data: _Optional[bytes] = ..., media_type: _Optional[str] = ..., task: _Optional[_Union[_types_pb2.SpeechTask, str]] = ..., language: _Optional[str] = ..., to_language: _Optional[str] = ..., prompt: _Optional[str] = ..., with_timestamps: _Optional[bool] = ...) -> None: ...
+
+class PrepareSpeechResponse(_message.Message):
+    __slots__ = ("facts", "piece")
+    FACTS_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    facts: SpeechFacts
+    piece: SpeechPiece
+    def __init__(self, facts: _Optional[_Union[SpeechFacts, _Mapping]] = ..., piece: _Optional[_Union[SpeechPiece, _Mapping]] = ...) -> None: ...
+
+class SpeechFacts(_message.Message):
+    __slots__ = ("duration_s", "num_pieces", "language", "detection", "first_timestamp_id", "timestamp_step_s")
+    DURATION_S_FIELD_NUMBER: _ClassVar[int]
+    NUM_PIECES_FIELD_NUMBER: _ClassVar[int]
+    LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    DETECTION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TIMESTAMP_ID_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_STEP_S_FIELD_NUMBER: _ClassVar[int]
+    duration_s: float
+    num_pieces: int
+    language: str
+    detection: LanguageDetection
+    first_timestamp_id: int
+    timestamp_step_s: float
+    def __init__(self, duration_s: _Optional[float] = ..., num_pieces: _Optional[int] = ..., language: _Optional[str] = ..., detection: _Optional[_Union[LanguageDetection, _Mapping]] = ..., first_timestamp_id: _Optional[int] = ..., timestamp_step_s: _Optional[float] = ...) -> None: ...
+
+class LanguageDetection(_message.Message):
+    __slots__ = ("prompt_token_ids", "language_token_ids", "languages")
+    PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    LANGUAGE_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    LANGUAGES_FIELD_NUMBER: _ClassVar[int]
+    prompt_token_ids: bytes
+    language_token_ids: bytes
+    languages: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, prompt_token_ids: _Optional[bytes] = ..., language_token_ids: _Optional[bytes] = ..., languages: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SpeechPiece(_message.Message):
+    __slots__ = ("start_s", "duration_s", "token_ids", "language_index", "mm_features")
+    START_S_FIELD_NUMBER: _ClassVar[int]
+    DURATION_S_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    LANGUAGE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    MM_FEATURES_FIELD_NUMBER: _ClassVar[int]
+    start_s: float
+    duration_s: float
+    token_ids: bytes
+    language_index: int
+    mm_features: _containers.RepeatedCompositeFieldContainer[_types_pb2.MultiModalFeature]
+    def __init__(self, start_s: _Optional[float] = ..., duration_s: _Optional[float] = ..., token_ids: _Optional[bytes] = ..., language_index: _Optional[int] = ..., mm_features: _Optional[_Iterable[_Union[_types_pb2.MultiModalFeature, _Mapping]]] = ...) -> None: ...
 
 class GetBundleRequest(_message.Message):
     __slots__ = ()
@@ -285,3 +357,11 @@ class GetBundleResponse(_message.Message):
     data: bytes
     sha256: str
     def __init__(self, data: _Optional[bytes] = ..., sha256: _Optional[str] = ...) -> None: ...
+
+class ResetMediaCacheRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ResetMediaCacheResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -60,6 +60,11 @@ class TokenizerServiceStub:
                 request_serializer=tetrad_dot_v1_dot_tokenizer__pb2.DetokenizeRequest.SerializeToString,
                 response_deserializer=tetrad_dot_v1_dot_tokenizer__pb2.DetokenizeResponse.FromString,
                 _registered_method=True)
+        self.PrepareSpeech = channel.unary_stream(
+                '/tetrad.v1.TokenizerService/PrepareSpeech',
+                request_serializer=tetrad_dot_v1_dot_tokenizer__pb2.PrepareSpeechRequest.SerializeToString,
+                response_deserializer=tetrad_dot_v1_dot_tokenizer__pb2.PrepareSpeechResponse.FromString,
+                _registered_method=True)
         self.GetInfo = channel.unary_unary(
                 '/tetrad.v1.TokenizerService/GetInfo',
                 request_serializer=tetrad_dot_v1_dot_tokenizer__pb2.GetInfoRequest.SerializeToString,
@@ -69,6 +74,11 @@ class TokenizerServiceStub:
                 '/tetrad.v1.TokenizerService/GetBundle',
                 request_serializer=tetrad_dot_v1_dot_tokenizer__pb2.GetBundleRequest.SerializeToString,
                 response_deserializer=tetrad_dot_v1_dot_tokenizer__pb2.GetBundleResponse.FromString,
+                _registered_method=True)
+        self.ResetMediaCache = channel.unary_unary(
+                '/tetrad.v1.TokenizerService/ResetMediaCache',
+                request_serializer=tetrad_dot_v1_dot_tokenizer__pb2.ResetMediaCacheRequest.SerializeToString,
+                response_deserializer=tetrad_dot_v1_dot_tokenizer__pb2.ResetMediaCacheResponse.FromString,
                 _registered_method=True)
 
 
@@ -113,6 +123,16 @@ class TokenizerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PrepareSpeech(self, request, context):
+        """Reads a recording of speech: decodes it, cuts it into pieces that the model reads at once, and makes the prompt of each. The
+        first response has the facts of the whole recording, and one response for each piece follows. INVALID_ARGUMENT for a file that
+        cannot be read, and for a language that the model does not know. UNIMPLEMENTED if the model has none of GetInfo's
+        speech_tasks.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetInfo(self, request, context):
         """What this tokenizer is.
         """
@@ -122,6 +142,13 @@ class TokenizerServiceServicer:
 
     def GetBundle(self, request, context):
         """The tokenizer's files, in chunks, so that others need no model directory.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResetMediaCache(self, request, context):
+        """Forgets all preprocessed media. Items that are being preprocessed are kept afterwards.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -155,6 +182,11 @@ def add_TokenizerServiceServicer_to_server(servicer, server):
                     request_deserializer=tetrad_dot_v1_dot_tokenizer__pb2.DetokenizeRequest.FromString,
                     response_serializer=tetrad_dot_v1_dot_tokenizer__pb2.DetokenizeResponse.SerializeToString,
             ),
+            'PrepareSpeech': grpc.unary_stream_rpc_method_handler(
+                    servicer.PrepareSpeech,
+                    request_deserializer=tetrad_dot_v1_dot_tokenizer__pb2.PrepareSpeechRequest.FromString,
+                    response_serializer=tetrad_dot_v1_dot_tokenizer__pb2.PrepareSpeechResponse.SerializeToString,
+            ),
             'GetInfo': grpc.unary_unary_rpc_method_handler(
                     servicer.GetInfo,
                     request_deserializer=tetrad_dot_v1_dot_tokenizer__pb2.GetInfoRequest.FromString,
@@ -164,6 +196,11 @@ def add_TokenizerServiceServicer_to_server(servicer, server):
                     servicer.GetBundle,
                     request_deserializer=tetrad_dot_v1_dot_tokenizer__pb2.GetBundleRequest.FromString,
                     response_serializer=tetrad_dot_v1_dot_tokenizer__pb2.GetBundleResponse.SerializeToString,
+            ),
+            'ResetMediaCache': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetMediaCache,
+                    request_deserializer=tetrad_dot_v1_dot_tokenizer__pb2.ResetMediaCacheRequest.FromString,
+                    response_serializer=tetrad_dot_v1_dot_tokenizer__pb2.ResetMediaCacheResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -313,6 +350,33 @@ class TokenizerService:
             _registered_method=True)
 
     @staticmethod
+    def PrepareSpeech(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tetrad.v1.TokenizerService/PrepareSpeech',
+            tetrad_dot_v1_dot_tokenizer__pb2.PrepareSpeechRequest.SerializeToString,
+            tetrad_dot_v1_dot_tokenizer__pb2.PrepareSpeechResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def GetInfo(request,
             target,
             options=(),
@@ -356,6 +420,33 @@ class TokenizerService:
             '/tetrad.v1.TokenizerService/GetBundle',
             tetrad_dot_v1_dot_tokenizer__pb2.GetBundleRequest.SerializeToString,
             tetrad_dot_v1_dot_tokenizer__pb2.GetBundleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetMediaCache(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tetrad.v1.TokenizerService/ResetMediaCache',
+            tetrad_dot_v1_dot_tokenizer__pb2.ResetMediaCacheRequest.SerializeToString,
+            tetrad_dot_v1_dot_tokenizer__pb2.ResetMediaCacheResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -23,7 +23,7 @@ from tetrad.services.request_context import RequestContext, bind_context
 from tetrad.services.rpc.columns import U32_BYTES, unpack_u32
 from tetrad.services.rpc.interceptors import answered_error
 from tetrad.services.rpc.status import to_status
-from tetrad.tokenizer_svc.api.media_wire import decode_media, features_bytes, media_bytes, write_features
+from tetrad.tokenizer_svc.api.media_wire import decode_media, features_bytes, media_bytes, num_media, write_features
 from tetrad.tokenizer_svc.api.wire import (
     EncodedText,
     adds_special_tokens,
@@ -41,9 +41,10 @@ from tetrad.tokenizer_svc.api.wire import (
 )
 from tetrad.tokenizer_svc.chat.pair_prompts import PairPrompts, PairTemplate
 from tetrad.tokenizer_svc.chat.renderer import ChatRenderer
-from tetrad.tokenizer_svc.media.items import PlacedImage
-from tetrad.tokenizer_svc.media.message_room import images_too_large
-from tetrad.tokenizer_svc.media.prompts import Images, NoImages, PromptImages
+from tetrad.tokenizer_svc.media.attended import AttendedMedia
+from tetrad.tokenizer_svc.media.items import PlacedMedia
+from tetrad.tokenizer_svc.media.message_room import media_too_large
+from tetrad.tokenizer_svc.media.prompts import ModelMedia, PromptMedia
 from tetrad.tokenizer_svc.observability.metrics import TokenizerMetrics
 from tetrad.tokenizer_svc.tokenizer.detokenize_stream import DetokenizeStream
 from tetrad.tokenizer_svc.tokenizer.encoding_threads import EncodingThreads
@@ -52,7 +53,7 @@ from tetrad.tokenizer_svc.tokenizer.tokenizer import Tokenizer, Truncation
 from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 
 Response = TypeVar("Response", tokenizer_pb2.EncodeResponse, tokenizer_pb2.DecodeResponse, tokenizer_pb2.RenderChatResponse)
-WithImages = TypeVar("WithImages", tokenizer_pb2.EncodeResponse, tokenizer_pb2.RenderChatResponse)
+WithMedia = TypeVar("WithMedia", tokenizer_pb2.EncodeResponse, tokenizer_pb2.RenderChatResponse)
 _Call = tokenizer_pb2.EncodeRequest | tokenizer_pb2.DecodeRequest | tokenizer_pb2.RenderChatRequest
 
 _SHORT_CHARS = 500
@@ -79,7 +80,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         max_pending_text_bytes: maximum bytes of texts and conversations that have no answer yet.
         max_pending_image_bytes: maximum bytes of images that have no answer yet.
         long_text_threads: maximum number of long texts encoded at the same time.
-        images: preprocesses images; owned by the caller. None: they are refused.
+        media: preprocesses media; owned by the caller. None: they are refused.
         metrics: metrics of this servicer; None: a new object.
         tracer: makes the spans of requests; None: no spans.
     """
@@ -96,7 +97,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         max_pending_text_bytes: int = 64 << 20,
         max_pending_image_bytes: int = 256 << 20,
         long_text_threads: int = 1,
-        images: Images | None = None,
+        media: ModelMedia | None = None,
         metrics: TokenizerMetrics | None = None,
         tracer: Tracer | None = None,
     ) -> None:
@@ -105,8 +106,8 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         self._chat = chat
         self._pair_prompts = PairPrompts(tokenizer, chat)
         self._threads = EncodingThreads(pool, long_text_threads=long_text_threads, max_text_bytes=max_text_bytes)
-        self._images: Images = images or NoImages(model)
-        self._info = encode_info(tokenizer, model, self._images.limits)
+        self._media = media or ModelMedia(tokenizer, model, {}, {}, max_message_bytes=max_message_bytes)
+        self._info = encode_info(tokenizer, model, self._media.limits)
         self._max_message_bytes = max_message_bytes
         self._pending = PendingBytes(max_pending_text_bytes, what="Texts", option="max_pending_text_bytes")
         self._pending_images = PendingBytes(max_pending_image_bytes, what="Images", option="max_pending_image_bytes")
@@ -119,26 +120,26 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         context: grpc.aio.ServicerContext,
     ) -> tokenizer_pb2.EncodeResponse:
         """Convert texts to ids."""
-        images: Sequence[PlacedImage] = ()
+        media: Sequence[PlacedMedia] = ()
         with self._in_flight(request), spanned(self._tracer, "encode", kind="server") as span:
             if request.text_pairs:
                 encodings = await self._encode_pairs(request)
             elif request.token_ids:
-                encoding, images = await self._encode_prompt_ids(request)
+                encoding, media = await self._encode_prompt_ids(request)
                 encodings = [encoding]
             else:
-                self._images.check_number(len(request.media))
+                self._media.check_numbers(num_media(request))
                 encode = partial(
                     self._encode_to_wire,
                     add_special_tokens=adds_special_tokens(request),
                     truncation=decode_truncation(request),
                     with_strings=request.return_token_strings,
-                    images=await self._preprocess(request),
+                    media=await self._preprocess(request),
                 )
-                encoded = await self._encode_all(encode, request.texts, num_images=len(request.media))
-                encodings, images = [text.message for text in encoded], encoded[0].images if request.media else ()
+                encoded = await self._encode_all(encode, request.texts, num_media=len(request.media))
+                encodings, media = [text.message for text in encoded], encoded[0].media if request.media else ()
             _report(span, encodings)
-        return await self._completed(tokenizer_pb2.EncodeResponse(encodings=encodings), "texts", images)
+        return await self._completed(tokenizer_pb2.EncodeResponse(encodings=encodings), "texts", media)
 
     async def Decode(
         self,
@@ -157,7 +158,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     ) -> tokenizer_pb2.RenderChatResponse:
         """Render a conversation to a prompt, and return it with its ids."""
         with self._in_flight(request), spanned(self._tracer, "render_chat", kind="server") as span:
-            self._images.check_number(len(request.media))
+            self._media.check_numbers(num_media(request))
             with self._metrics.render.time():
                 prompt = await self._chat.render(decode_conversation(request))
             encode = partial(
@@ -165,14 +166,14 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
                 add_special_tokens=request.add_special_tokens,
                 truncation=decode_truncation(request),
                 with_strings=False,
-                images=await self._preprocess(request),
+                media=await self._preprocess(request),
                 field="messages_json",
             )
             with self._pending.admit(len(prompt)):
-                [text] = await self._encode_all(encode, [prompt], field="messages_json", num_images=len(request.media))
+                [text] = await self._encode_all(encode, [prompt], field="messages_json", num_media=len(request.media))
             _report(span, [text.message])
         response = tokenizer_pb2.RenderChatResponse(prompt=prompt, token_ids=text.message.token_ids)
-        return await self._completed(response, "messages_json", text.images)
+        return await self._completed(response, "messages_json", text.media)
 
     async def Batch(
         self,
@@ -230,6 +231,15 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         """Return the description of the tokenizer."""
         return self._info
 
+    async def ResetMediaCache(
+        self,
+        request: tokenizer_pb2.ResetMediaCacheRequest,
+        context: grpc.aio.ServicerContext,
+    ) -> tokenizer_pb2.ResetMediaCacheResponse:
+        """Forget the preprocessed items."""
+        self._media.reset_cache()
+        return tokenizer_pb2.ResetMediaCacheResponse()
+
     async def GetBundle(
         self,
         request: tokenizer_pb2.GetBundleRequest,
@@ -281,9 +291,11 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
             self._calls.discard(call)
             call.set_result(None)
 
-    async def _preprocess(self, request: tokenizer_pb2.EncodeRequest | tokenizer_pb2.RenderChatRequest) -> PromptImages | None:
+    async def _preprocess(
+        self, request: tokenizer_pb2.EncodeRequest | tokenizer_pb2.RenderChatRequest
+    ) -> PromptMedia | AttendedMedia | None:
         media = decode_media(request)
-        return await self._images.preprocess(media.items, media.kwargs_json) if media.items else None
+        return await self._media.preprocess(media.items, media.kwargs_json, media.io_kwargs_json) if media.items else None
 
     async def _encode_all(
         self,
@@ -291,11 +303,11 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         texts: Sequence[str],
         *,
         field: str = "texts",
-        num_images: int = 0,
+        num_media: int = 0,
     ) -> Sequence[EncodedText]:
         sizes = [self._threads.text_bytes(text, field=field) for text in texts]
-        # Images make a text longer before it is encoded.
-        if not num_images and sum(map(len, texts)) + _TEXT_CHARS * len(texts) <= _SHORT_CHARS:
+        # Media make a text longer before it is encoded.
+        if not num_media and sum(map(len, texts)) + _TEXT_CHARS * len(texts) <= _SHORT_CHARS:
             return [encode(text) for text in texts]
         return await self._threads.run_all([(partial(encode, text), size) for text, size in zip(texts, sizes, strict=True)])
 
@@ -338,15 +350,15 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         add_special_tokens: bool,
         truncation: Truncation | None,
         with_strings: bool,
-        images: PromptImages | None = None,
+        media: PromptMedia | AttendedMedia | None = None,
         field: str = "texts",
     ) -> EncodedText:
         started = time.perf_counter()
-        placed: Sequence[PlacedImage] = ()
-        if images is None:
+        placed: Sequence[PlacedMedia] = ()
+        if media is None:
             token_ids = self._tokenizer.encode(text, add_special_tokens=add_special_tokens, truncation=truncation)
         else:
-            token_ids, placed = images.encode(text, add_special_tokens=add_special_tokens, truncation=truncation, field=field)
+            token_ids, placed = media.encode(text, add_special_tokens=add_special_tokens, truncation=truncation, field=field)
         strings = self._tokenizer.token_strings(token_ids) if with_strings else ()
         self._metrics.observe_encoded(time.perf_counter() - started, len(token_ids))
         return EncodedText(encode_tokens(token_ids, strings), placed)
@@ -354,11 +366,11 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     async def _encode_prompt_ids(self, request: tokenizer_pb2.EncodeRequest) -> EncodedText:
         token_ids, truncation = decode_prompt_ids(request), decode_truncation(request)
         media = decode_media(request)
-        self._images.check_number(len(media.items))
-        images = await self._images.preprocess(media.items, media.kwargs_json)
+        self._media.check_numbers(num_media(request))
+        prompt = await self._media.preprocess(media.items, media.kwargs_json, media.io_kwargs_json)
 
         def encode() -> EncodedText:
-            ids, placed = images.encode_ids(token_ids, truncation=truncation, field="token_ids")
+            ids, placed = prompt.encode_ids(token_ids, truncation=truncation, field="token_ids")
             return EncodedText(encode_tokens(ids), placed)
 
         return await self._threads.run(encode)
@@ -367,19 +379,19 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         skip = skips_special_tokens(request)
         return [self._tokenizer.decode(unpack_u32(sequence.ids), skip_special_tokens=skip) for sequence in request.sequences]
 
-    async def _completed(self, response: WithImages, field: str, images: Sequence[PlacedImage]) -> WithImages:
-        """Return a response with the images of its prompt. Raises InvalidRequest if it does not fit a message with them."""
-        self._fitting(response, field, images)
-        if images:
-            await self._threads.run(partial(write_features, response, images))
+    async def _completed(self, response: WithMedia, field: str, media: Sequence[PlacedMedia]) -> WithMedia:
+        """Return a response with the media of its prompt. Raises InvalidRequest if it does not fit a message with them."""
+        self._fitting(response, field, media)
+        if media:
+            await self._threads.run(partial(write_features, response, media))
         return response
 
-    def _fitting(self, response: Response, field: str, images: Sequence[PlacedImage] = ()) -> Response:
+    def _fitting(self, response: Response, field: str, media: Sequence[PlacedMedia] = ()) -> Response:
         """Return a response. Raises InvalidRequest if it does not fit a message: the caller must request less in one call."""
-        num_bytes = response.ByteSize() + features_bytes(images)
+        num_bytes = response.ByteSize() + features_bytes(media)
         if num_bytes > self._max_message_bytes:
-            if images:
-                raise images_too_large(f"its {len(images)}", num_bytes, self._max_message_bytes)
+            if media:
+                raise media_too_large(f"its {len(media)}", num_bytes, self._max_message_bytes)
             raise too_large("The answer", num_bytes, self._max_message_bytes, field=field)
         return response
 

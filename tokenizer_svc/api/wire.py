@@ -8,10 +8,10 @@ from tetrad.services.errors import InvalidRequest
 from tetrad.services.rpc.columns import pack_u32, split_rows, unpack_u32
 from tetrad.services.rpc.status import to_status
 from tetrad.services.version import VERSION
-from tetrad.tokenizer_svc.api.media_wire import encode_media_limits
+from tetrad.tokenizer_svc.api.media_wire import encode_media_limits, num_media
 from tetrad.tokenizer_svc.chat.pair_prompts import PairTemplate
 from tetrad.tokenizer_svc.chat.renderer import Conversation
-from tetrad.tokenizer_svc.media.items import PlacedImage
+from tetrad.tokenizer_svc.media.items import PlacedMedia
 from tetrad.tokenizer_svc.media.prompts import MediaLimits
 from tetrad.tokenizer_svc.tokenizer.detokenize_stream import Deltas, DetokenizeStream, OpenHandle
 from tetrad.tokenizer_svc.tokenizer.tokenizer import EncodedPair, Tokenizer, Truncation
@@ -39,10 +39,10 @@ def skips_special_tokens(request: tokenizer_pb2.DecodeRequest | tokenizer_pb2.De
 
 
 class EncodedText(NamedTuple):
-    """One text's tokens as a message, and its images, which are written into the response itself (media_wire.py)."""
+    """One text's tokens as a message, and its media, which are written into the response itself (media_wire.py)."""
 
     message: tokenizer_pb2.Encoding
-    images: Sequence[PlacedImage] = ()
+    media: Sequence[PlacedMedia] = ()
 
 
 def encode_tokens(token_ids: Sequence[int], token_strings: Sequence[str] = ()) -> tokenizer_pb2.Encoding:
@@ -109,7 +109,7 @@ def decode_conversation(request: tokenizer_pb2.RenderChatRequest) -> Conversatio
         add_generation_prompt=request.add_generation_prompt if given else not request.continue_final_message,
         continue_final_message=request.continue_final_message,
         max_prompt_chars=request.max_prompt_chars if request.HasField("max_prompt_chars") else None,
-        num_images=len(request.media),
+        num_media=num_media(request),
     )
 
 

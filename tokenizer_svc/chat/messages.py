@@ -4,12 +4,14 @@ Runs in the renderer's process. Knows the structure of messages, tools and docum
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from tetrad.services.models.template_variables import RESERVED_VARIABLES
 
 Message = dict[str, Any]
+_MODALITIES = ("image", "audio", "video")
 
 
 class ChatError(Exception):
@@ -48,29 +50,30 @@ def parse_kwargs(text: str) -> dict[str, Any]:
     return value
 
 
-def count_images(messages: list[Message]) -> int:
-    """Return the number of image parts of all messages."""
+def count_media(messages: list[Message]) -> dict[str, int]:
+    """Return the number of media parts of all messages by modality."""
     contents = [message["content"] for message in messages if isinstance(message.get("content"), list)]
-    return sum(_is_image(part) for content in contents for part in content)
+    return dict(Counter(modality for content in contents for part in content if (modality := _modality_of(part))))
 
 
-def flatten_content(messages: list[Message], image: str | None) -> None:
+def flatten_content(messages: list[Message], media_texts: Mapping[str, str]) -> None:
     """Join lists of parts to one text, for templates that read only texts.
 
     Args:
         messages: changed.
-        image: text of an image; None: the model reads no images. As in vLLM, those of a message stand before its text, unless
-            the text has them already.
+        media_texts: text of an item by modality. As in vLLM, those of a message stand before its text, unless the text has them
+            already.
 
     Raises:
-        ChatError: a part is neither text nor image, or a text has more placeholders than the message has images.
+        ChatError: a part is neither text nor of such a modality, or a text has more placeholders than the message has items.
     """
     for i, message in enumerate(messages):
         content = message.get("content")
         if isinstance(content, list):
-            others = content if image is None else [part for part in content if not _is_image(part)]
+            modalities = [_modality_of(part) for part in content]
+            others = [part for part, modality in zip(content, modalities, strict=True) if modality not in media_texts]
             text = "\n".join(_text_of_part(i, part) for part in others)
-            message["content"] = _with_images(text, len(content) - len(others), image or "")
+            message["content"] = _with_media(text, Counter(media_texts[each] for each in modalities if each in media_texts))
         elif content is None:
             # A turn with only tool calls has no content, but templates concatenate it with other texts.
             message["content"] = ""
@@ -116,20 +119,23 @@ def write_arguments(messages: list[Message]) -> None:
                 function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
 
 
-def _with_images(text: str, number: int, image: str) -> str:
-    """Return a text with the placeholders of a message's images before it, without those that it has."""
-    if not number:
-        return text
-    missing = number - text.count(image)
-    if missing < 0:
-        raise ChatError(
-            f"Found more '{image}' placeholders in input prompt than actual multimodal data items.", "messages_json"
-        )
-    return "\n".join([image] * missing + [text])
+def _with_media(text: str, numbers: Mapping[str, int]) -> str:
+    """Return a text with the placeholders of a message's items before it, without those that it has."""
+    missing: list[str] = []
+    for placeholder, number in numbers.items():
+        num_missing = number - text.count(placeholder)
+        if num_missing < 0:
+            raise ChatError(
+                f"Found more '{placeholder}' placeholders in input prompt than actual multimodal data items.", "messages_json"
+            )
+        missing += [placeholder] * num_missing
+    return "\n".join([*missing, text])
 
 
-def _is_image(part: object) -> bool:
-    return isinstance(part, dict) and part.get("type") == "image"
+def _modality_of(part: object) -> str:
+    """Return the modality of a media part; empty: it is no such part."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    return kind if isinstance(kind, str) and kind in _MODALITIES else ""
 
 
 def _is_system_text(message: Message) -> bool:

@@ -7,6 +7,7 @@ client's template delays only requests with such templates, and only for a limit
 import asyncio
 import dataclasses
 import json
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +31,7 @@ class Conversation:
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     max_prompt_chars: int | None = None
-    num_images: int = 0
+    num_media: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 _FIELDS = [field.name for field in dataclasses.fields(Conversation) if field.name not in ("chat_template", "max_prompt_chars")]
@@ -53,11 +54,11 @@ class ChatRenderer:
     Args:
         facts: the model's templates and special tokens.
         limits: limits of one conversation.
-        image: text of an image for templates that read only texts; None: the model reads no images.
+        media_texts: texts of items for templates that read only texts, by modality; without one, the modality is refused.
     """
 
-    def __init__(self, facts: LoadedTokenizer, limits: ChatLimits, *, image: str | None = None) -> None:
-        self._image = image
+    def __init__(self, facts: LoadedTokenizer, limits: ChatLimits, *, media_texts: Mapping[str, str] | None = None) -> None:
+        self._media_texts = dict(media_texts or {})
         self._templates = dict(facts.chat_templates)
         self._special_tokens = facts.special.named()
         self._limits = limits
@@ -91,7 +92,7 @@ class ChatRenderer:
         fields = {name: getattr(conversation, name) for name in _FIELDS}
         most = self._limits.max_prompt_bytes
         limits = {"max_chars": most if conversation.max_prompt_chars is None else min(most, conversation.max_prompt_chars)}
-        own = {"templates": templates, "special_tokens": self._special_tokens, "image": self._image}
+        own = {"templates": templates, "special_tokens": self._special_tokens, "media_texts": self._media_texts}
         lane = self._own if override is None else self._choose_foreign()
         reply = await lane.exchange({**fields, **limits, **own})
         if "error" in reply:

@@ -69,7 +69,7 @@ class CompiledTemplate:
         add_generation_prompt: bool,
         continue_final_message: bool,
         max_chars: int,
-        image: str | None = None,
+        media_texts: Mapping[str, str],
     ) -> str:
         """Return the prompt of a conversation.
 
@@ -79,13 +79,13 @@ class CompiledTemplate:
             add_generation_prompt: end with the opening of an assistant turn.
             continue_final_message: leave the last message open.
             max_chars: maximum length of the prompt.
-            image: text of an image for templates that read only texts; None: the model reads no images.
+            media_texts: texts of items for templates that read only texts, by modality.
 
         Raises:
             ChatError: the template refuses the conversation, with its own text, or it fails.
         """
         if not self.facts.reads_parts:
-            flatten_content(messages, image)
+            flatten_content(messages, media_texts)
         elif not self.facts.reads_texts:
             split_content(messages)
         final = _open_final_message(messages) if continue_final_message else None

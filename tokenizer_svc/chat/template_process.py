@@ -5,14 +5,14 @@ process after a time limit, and the system limits its memory. Requests and answe
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tetrad.services.sandbox.process import serve_frames
 from tetrad.tokenizer_svc.chat.messages import (
     ChatError,
     Message,
-    count_images,
+    count_media,
     parse_kwargs,
     parse_messages,
     parse_optional_objects,
@@ -40,10 +40,7 @@ def answer(request: dict[str, Any]) -> dict[str, str]:
 def render(request: dict[str, Any]) -> str:
     """Return the prompt of a request. Raises ChatError if it cannot be rendered."""
     messages = parse_messages(request["messages_json"])
-    num_images = count_images(messages)
-    if num_images != request["num_images"]:
-        text = f"messages_json has {num_images} image part(s), and media has {request['num_images']} image(s)."
-        raise ChatError(text, "messages_json")
+    _check_media(count_media(messages), request["num_media"])
     tools = parse_optional_objects(request["tools_json"], "tools_json")
     documents = parse_optional_objects(request["documents_json"], "documents_json")
     kwargs = parse_kwargs(request["chat_template_kwargs_json"])
@@ -57,8 +54,16 @@ def render(request: dict[str, Any]) -> str:
         add_generation_prompt=request["add_generation_prompt"],
         continue_final_message=request["continue_final_message"],
         max_chars=request["max_chars"],
-        image=request["image"],
+        media_texts=request["media_texts"],
     )
+
+
+def _check_media(num_parts: Mapping[str, int], num_items: Mapping[str, int]) -> None:
+    for modality in num_parts.keys() | num_items.keys():
+        parts, items = num_parts.get(modality, 0), num_items.get(modality, 0)
+        if parts != items:
+            text = f"messages_json has {parts} {modality} part(s), and media has {items} {modality}(s)."
+            raise ChatError(text, "messages_json")
 
 
 def _adapt(messages: list[Message], tools: list[dict[str, Any]] | None, template: CompiledTemplate) -> None:

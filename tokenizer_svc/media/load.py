@@ -1,114 +1,88 @@
-"""Image loading: opens the image processor of a model that reads images. Called once, when the service starts."""
+"""Media loading: opens the processors of a model that reads media. Called once, when the service starts."""
 
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from tetrad.services.errors import InternalError, ModelError
 from tetrad.services.log import get_logger
-from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES
 from tetrad.tokenizer_svc.media.feature_cache import FeatureCache
-from tetrad.tokenizer_svc.media.images.families.family import Family
-from tetrad.tokenizer_svc.media.images.families.model import ImageModel, ModelFiles
-from tetrad.tokenizer_svc.media.images.families.table import family_of
-from tetrad.tokenizer_svc.media.preprocessor import ImagePreprocessor
-from tetrad.tokenizer_svc.media.processes import ImageLimits, ImageProcesses
-from tetrad.tokenizer_svc.media.prompts import Images, ModelImages, NoImages
+from tetrad.tokenizer_svc.media.kinds import MediaKind
+from tetrad.tokenizer_svc.media.preprocessor import Preprocessor
+from tetrad.tokenizer_svc.media.processes import MediaProcesses
+from tetrad.tokenizer_svc.media.prompts import ModelMedia
 from tetrad.tokenizer_svc.observability.metrics import TokenizerMetrics
 from tetrad.tokenizer_svc.tokenizer.tokenizer import Tokenizer
 
 log = get_logger()
 
-_SUFFIX = re.compile(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$")
-_REPLACED = {"Qwen2_5_VLImageProcessor": "Qwen2VLImageProcessor"}
-"""Image processors in older files, and what has replaced them."""
 
+async def open_media(
+    tokenizer: Tokenizer,
+    model: str,
+    kinds: Sequence[MediaKind],
+    *,
+    processor_kwargs: Mapping[str, Any],
+    cache_bytes: int,
+    max_message_bytes: int,
+    metrics: TokenizerMetrics,
+) -> ModelMedia:
+    """Return what preprocesses a model's media.
 
-@dataclass(frozen=True)
-class ImageOptions:
-    """What an operator chooses for images.
-
-    Attributes:
-        limits: limits of one image.
-        cache_bytes: maximum bytes of preprocessed images that are kept.
-        max_images: maximum number of images of a prompt.
-        processor_kwargs: settings of the image processor that replace those of the model's files.
-        max_message_bytes: maximum bytes of a prompt's preprocessed images together.
-    """
-
-    limits: ImageLimits
-    cache_bytes: int = 256 << 20
-    max_images: int = 999
-    processor_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
-
-
-async def open_images(tokenizer: Tokenizer, model: str, options: ImageOptions, metrics: TokenizerMetrics) -> Images:
-    """Return what preprocesses a model's images.
-
-    A model whose image processor cannot be used is served as one that reads text only, and images are refused with the reason.
+    A modality whose processor cannot be used is refused with the reason; the model is served without it.
 
     Args:
         tokenizer: the model's tokenizer.
         model: the model's name.
-        options: limits and settings.
-        metrics: counts images.
+        kinds: the modalities that it takes.
+        processor_kwargs: settings of the processors that replace those of the model's files.
+        cache_bytes: maximum bytes of preprocessed items that are kept.
+        max_message_bytes: maximum bytes of a prompt's preprocessed items together.
+        metrics: counts items.
 
     Raises:
-        ModelError: the options have settings that the model does not take.
+        ModelError: there are settings that the model does not take.
     """
-    files = ModelFiles(tokenizer)
-    family = family_of(files)
-    if family is None or not files.image_processor:
-        _check_kwargs(options.processor_kwargs, ())
-        return NoImages(model)
-    _check_kwargs(options.processor_kwargs, family.kwargs)
-    processes = ImageProcesses(_processor(files, family, options.processor_kwargs), options.limits)
-    try:
-        facts = ImageModel(tokenizer, await processes.describe())
-        cache = FeatureCache(options.cache_bytes)
-        preprocessor = ImagePreprocessor(
-            facts,
-            family,
+    _check_kwargs(processor_kwargs, [name for kind in kinds for name in kind.kwargs])
+    cache = FeatureCache(cache_bytes)
+    opened: dict[str, Preprocessor] = {}
+    reasons: dict[str, str] = {}
+    media = ModelMedia(tokenizer, model, opened, reasons, max_message_bytes=max_message_bytes)
+    for kind in kinds:
+        kwargs = {name: value for name, value in processor_kwargs.items() if name in kind.kwargs}
+        arguments = {**kind.arguments, "settings": {**kind.arguments["settings"], **kwargs}}
+        processes = MediaProcesses(kind.module, arguments, kind.limits, kind.modality)
+        try:
+            rules = kind.rules(await processes.describe())
+        except (ModelError, InternalError, KeyError, TypeError, ValueError) as error:  # a processor's settings may be anything
+            await processes.close()
+            reason = f"{type(error).__name__}: {error}" if isinstance(error, (KeyError, TypeError, ValueError)) else str(error)
+            if kwargs:
+                await media.close()
+                text = f"mm_processor_kwargs {kwargs!r:.200} cannot be used: {' '.join(reason.split())}"
+                raise ModelError(text, field="mm_processor_kwargs") from error
+            log.warning("media.unavailable", model=model, modality=kind.modality, reason=reason)
+            reasons[kind.modality] = f"This server cannot read {kind.modality} input for {model}: {reason}"
+            continue
+        except asyncio.CancelledError:  # the service ends while it starts
+            await processes.close()
+            await media.close()
+            raise
+        opened[kind.modality] = Preprocessor(
+            rules,
             processes,
             cache,
+            kwargs=tuple(kind.kwargs),
+            io_kwargs=tuple(kind.io_kwargs),
             tokenizer_hash=tokenizer.hash,
-            max_images=options.max_images,
-            max_message_bytes=options.max_message_bytes,
+            max_items=kind.max_items,
             metrics=metrics,
         )
-    except (ModelError, InternalError, KeyError, TypeError, ValueError) as error:  # settings of a processor may be anything
-        await processes.close()
-        reason = f"{type(error).__name__}: {error}" if isinstance(error, (KeyError, TypeError, ValueError)) else str(error)
-        if options.processor_kwargs:
-            text = f"mm_processor_kwargs {dict(options.processor_kwargs)!r:.200} cannot be used: {' '.join(reason.split())}"
-            raise ModelError(text, field="mm_processor_kwargs") from error
-        log.warning("images.unavailable", model=model, reason=reason)
-        return NoImages(model, f"This server cannot read images for {model}: {reason}")
-    except asyncio.CancelledError:  # the service ends while it starts
-        await processes.close()
-        raise
-    log.info("images.ready", max_embeds=preprocessor.max_embeds, placeholder=preprocessor.placeholder)
-    return ModelImages(tokenizer, preprocessor)
+        log.info("media.ready", modality=kind.modality, max_embeds=rules.max_embeds, placeholder=rules.marks.placeholder)
+    return media
 
 
 def _check_kwargs(kwargs: Mapping[str, Any], taken: Sequence[str]) -> None:
     if unknown := kwargs.keys() - set(taken):
-        text = f"mm_processor_kwargs has {min(unknown)!r}; this model takes {', '.join(taken) or 'none'}."
+        text = f"mm_processor_kwargs has {min(unknown)!r}; this model takes {', '.join(dict.fromkeys(taken)) or 'none'}."
         raise ModelError(text, field="mm_processor_kwargs")
-
-
-def _processor(files: ModelFiles, family: Family, kwargs: Mapping[str, Any]) -> dict[str, object]:
-    """Return the arguments of PilProcessor."""
-    settings = dict(files.image_processor)
-    given = settings.pop("image_processor_type", None) or settings.pop("feature_extractor_type", None)
-    name = _SUFFIX.sub("ImageProcessor", given) if isinstance(given, str) else family.image_processor
-    name = _REPLACED.get(name, name)
-    return {
-        "settings": {**settings, **family.settings(files), **kwargs},
-        "class_name": name,
-        "stacked": family.stacked,
-        "repeats_frames": family.repeats_frames,
-    }

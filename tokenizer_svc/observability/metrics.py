@@ -74,12 +74,12 @@ class TokenizerMetrics:
         self._batch.observe(num_sequences)
         self._num_tokens += num_tokens
 
-    def observe_image(self, seconds: float) -> None:
-        """Count a preprocessed image."""
+    def observe_item(self, seconds: float) -> None:
+        """Count a preprocessed item."""
         self._image.observe(seconds)
 
     def count_lookup(self, *, is_hit: bool) -> None:
-        """Count a lookup in the cache of preprocessed images."""
+        """Count a lookup in the cache of preprocessed items."""
         self._num_lookups += 1
         self._num_hits += is_hit
 

@@ -14,6 +14,7 @@ from tetrad.worker_svc.core.media import Modality, ModelMedia
 from tetrad.worker_svc.core.plan import Ints, Runner
 from tetrad.worker_svc.core.pooling import PoolingFacts
 from tetrad.worker_svc.core.ranks import GroupPlace, Orders
+from tetrad.worker_svc.core.sampler_options import LogprobsMode, SamplerOptions
 
 DRAFT_METHODS = ("draft_model", "eagle3", "mtp")
 """Values of `LoadRequest.draft_method`: the methods by which a worker can propose draft tokens."""
@@ -60,6 +61,12 @@ class LoadRequest:
     processor_kwargs_json: str = ""  # settings of the image processor that replace those of the model's files
     draft_path: Path | None = None  # path of the draft model or draft head; None: no drafts, or a head inside the model's files
     weights: NewWeights | None = None  # None: the model's own
+    logprobs_mode: LogprobsMode = LogprobsMode.RAW_LOGPROBS  # the values that requests get as log-probabilities
+
+    @property
+    def sampler(self) -> SamplerOptions:
+        """The settings of the model's sampler."""
+        return SamplerOptions(self.logits_processors, self.logprobs_mode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +86,9 @@ class ModelInfo:
     pooling: PoolingFacts | None = None  # None: the model only generates
     modalities: tuple[Modality, ...] = ()  # empty: the model takes only text
     uses_mrope: bool = False  # positions have three axes: time, height and width
+    is_encoder_decoder: bool = False  # prompts have one item, to whose encoding the layers attend (cross-attention)
+    supports_transcription: bool = False  # it turns speech into text
+    encoded_position_bytes: int = 0  # bytes of a position of an encoding in the encoder cache, if is_encoder_decoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +164,11 @@ def with_media(info: ModelInfo, media: ModelMedia | None) -> ModelInfo:
         info,
         num_parameters=info.num_parameters + media.tower.num_parameters,
         weights_size_bytes=info.weights_size_bytes + media.tower.size_bytes,
-        modalities=(media.tower.modality,),
+        modalities=media.tower.modalities,
         uses_mrope=media.tower.uses_mrope,
+        is_encoder_decoder=media.tower.is_attended,
+        supports_transcription=media.tower.is_attended,
+        encoded_position_bytes=media.tower.embed_bytes if media.tower.is_attended else 0,
     )
 
 

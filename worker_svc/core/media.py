@@ -4,14 +4,15 @@ A LoadedModel that takes media has a tower. The worker encodes one item at a tim
 others, and keeps the embeddings in an encoder cache until the engine core frees them. Knows nothing of gRPC or of a device.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from tetrad.services.errors import Unsupported
 from tetrad.worker_svc.core.plan import EncoderItem
 
-IMAGE = "image"
-"""The modality of images."""
+IMAGE, VIDEO, AUDIO = "image", "video", "audio"
+"""Names of modalities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,8 @@ class EncodedItem(NamedTuple):
     """The output of a tower: arrays in host memory, in float32, or tensors on a device, in the type of activations.
 
     Attributes:
-        rows: [N, hidden], the embeddings of the item's N placeholders in their order.
+        rows: [N, hidden], the embeddings of the item's N placeholders in their order. Of a tower whose output is attended to:
+            [layers, 2, heads, N, head_dim], the keys and values of N positions for the cross-attention of each layer.
         deep: [L, N, hidden], added to the hidden states behind the first L layers; None: the model has no DeepStack.
     """
 
@@ -45,21 +47,23 @@ class Tower(Protocol):
     """The part of a model that reads media: the vision model with its projector.
 
     Attributes:
-        modality: the kind of media.
+        modalities: the kinds of media.
         has_own_thread: whether `encode` runs on the encoder thread, beside steps; False: on the compute thread, between steps.
         uses_mrope: whether the model's positions have three axes: time, height and width.
         num_deep_layers: number of layers behind which the model adds an item's further values (L of EncodedItem).
         num_parameters, size_bytes: number of weights, and their bytes.
-        value_bytes: bytes of a value of the output.
+        embed_bytes: bytes of an embedding in the encoder cache, deep values included.
+        is_attended: whether the model's layers attend to the output (cross-attention); otherwise, embeddings replace tokens'.
     """
 
-    modality: Modality
+    modalities: tuple[Modality, ...]
     has_own_thread: bool
     uses_mrope: bool
     num_deep_layers: int
     num_parameters: int
     size_bytes: int
-    value_bytes: int
+    embed_bytes: int
+    is_attended: bool
 
     def encode(self, item: EncoderItem) -> EncodedItem:
         """Return an item's embeddings.
@@ -114,11 +118,15 @@ class ModelMedia(NamedTuple):
 
         Raises Unsupported if the tower takes other media; otherwise as Tower.encode.
         """
-        if item.modality != self.tower.modality.modality:
-            raise Unsupported(
-                f"The model takes media of modality {self.tower.modality.modality!r}, not {item.modality[:80]!r}."
-            )
+        taken = [each.modality for each in self.tower.modalities]
+        if item.modality not in taken:
+            raise Unsupported(f"The model takes media of modality {quoted(taken)}, not {item.modality[:80]!r}.")
         self.cache.put(stream_id, item.identifier, self.tower.encode(item), after_step)
+
+
+def quoted(modalities: Iterable[str]) -> str:
+    """Return names of modalities for an error."""
+    return " or ".join(map(repr, modalities))
 
 
 def media_of(model: object) -> ModelMedia | None:

@@ -5,7 +5,9 @@ Decodes are the first rows (longest first), then prefill chunks, so that attenti
 matched to requests by handle.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +37,8 @@ class StepInputs(StepRows):
             token has its position on all axes. `positions` alone places keys and values, and says what a token attends to.
         ends: [T], for each token the position behind the last key that it attends to, in models whose image tokens attend to
             the whole image; all these keys are computed in this step or before it. None: a token attends to no later one.
+        encoded: [R], the output of the encoder that a row attends to, as in EncodedItem; None: the row attends to none. Empty:
+            no row does.
     """
 
     token_ids: Ints  # [T]
@@ -42,6 +46,7 @@ class StepInputs(StepRows):
     slot_mappings: Ints  # [G, T]: for each KV group, block id * block size + offset
     axes: Ints | None = None
     ends: Ints | None = None
+    encoded: Sequence[Any] = ()
 
 
 def order_rows(batch: InputBatch, slots: Ints, num_computed: Ints, num_scheduled: Ints) -> StepRows:

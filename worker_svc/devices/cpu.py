@@ -27,6 +27,7 @@ from tetrad.worker_svc.core.device import (
     LoadRequest,
     ModelInfo,
     Progress,
+    refuse_loras,
     with_media,
 )
 from tetrad.worker_svc.core.host import available_memory_bytes, give_back_memory, usable_cores
@@ -44,7 +45,7 @@ from tetrad.worker_svc.devices.lora_parts import LoraPartReader
 from tetrad.worker_svc.families.check import check_config, check_ranks
 from tetrad.worker_svc.families.encoders import check_encoder, is_encoder
 from tetrad.worker_svc.families.foreign import foreign_model
-from tetrad.worker_svc.families.pooling import is_bidirectional
+from tetrad.worker_svc.families.pooling import PoolingUse, is_bidirectional
 from tetrad.worker_svc.families.registry import find_family
 from tetrad.worker_svc.families.values import architecture_of
 from tetrad.worker_svc.layers.collectives import Collectives, gloo_sums
@@ -53,6 +54,7 @@ from tetrad.worker_svc.layers.shared_experts import ExpertExchange, SharedMixes
 from tetrad.worker_svc.media.encoder_cache import EncoderCache
 from tetrad.worker_svc.media.memory import media_bytes
 from tetrad.worker_svc.media.tower_loading import load_tower
+from tetrad.worker_svc.media.whisper_loading import has_encoder, load_whisper
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.quantization import method_of
 from tetrad.worker_svc.model_facts.sharding import check_size, shard_config
@@ -154,6 +156,8 @@ class CpuDevice:
         source = open_weights(request)
         overridden, config = self._read_config(request, source)
         use, pooling, is_causal = find_use(request, overridden), None, not is_bidirectional(overridden)
+        if config.encoder_length:
+            _check_encoder_decoder(request, config, use)
         if use is None or use.generates:
             config = with_own_output(config, source)
         weights = WeightLoader(source, report)
@@ -181,6 +185,8 @@ class CpuDevice:
 
     def _load_media(self, request: LoadRequest) -> ModelMedia | None:
         """Load the tower of a model that takes images."""
+        if request.path.is_dir() and has_encoder(_config_of(request)):
+            return ModelMedia(load_whisper(request), EncoderCache())
         tower = load_tower(request, torch.float32, torch.device("cpu"), has_own_thread=True, sees_ahead=True)
         return None if tower is None else ModelMedia(tower, EncoderCache())
 
@@ -329,6 +335,13 @@ def _part_reader(request: LoadRequest, config: ModelConfig, source: WeightSource
     if request.loras is None:
         return None
     return LoraPartReader(config, request.loras, source.has, ranks.shard, ranks.stage)
+
+
+def _check_encoder_decoder(request: LoadRequest, config: ModelConfig, use: PoolingUse | None) -> None:
+    """Raise ModelError for options that a model with an encoder and a decoder does not have."""
+    refuse_loras(request, "models with an encoder and a decoder")
+    if use is not None:
+        raise ModelError(f"Architecture {config.architecture} has an encoder and a decoder: it generates and does not pool.")
 
 
 def _config_of(request: LoadRequest) -> Mapping[str, Any]:

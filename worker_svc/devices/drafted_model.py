@@ -149,6 +149,8 @@ def check_target(target: LoadedModel) -> None:
 
     A drafter uses the blocks of its first KV group, which must keep all tokens.
     """
+    if target.info.is_encoder_decoder:
+        raise ModelError("speculative_config.method: a drafter does not read what an encoder reads; use ngram for this model.")
     groups = target.kv_groups(16)
     if target.info.pooling is not None or not any(group.is_state for group in groups):
         check_sees_all("target", target)

@@ -28,9 +28,16 @@ def check_config(config: Mapping[str, Any], device: str) -> ModelConfig:
         device: "cpu", "cuda" or "sim", which needs no weights; "auto" refuses models that neither cpu nor cuda can run.
     """
     if device == "sim":
-        return read_config(config)
-    check_method(config.get("quantization_config"))
-    return supported_config(config)
+        facts = read_config(config)
+    else:
+        check_method(config.get("quantization_config"))
+        facts = supported_config(config)
+    if facts.encoder_length and device not in ("cpu", "auto"):
+        raise ModelError(
+            f"Architecture {facts.architecture} has an encoder and a decoder, which the {device} device does not support. Use "
+            "--device cpu."
+        )
+    return facts
 
 
 def check_model(config: Mapping[str, Any], device: str, *, trusts_code: bool = False) -> None:
@@ -71,6 +78,8 @@ def check_ranks(
     if find_family(architecture_of(config)) is None:
         raise ModelError(f"{option}: a model that transformers' code runs has one worker; use 1.")
     facts = read_config(config)
+    if facts.encoder_length:
+        raise ModelError(f"{option}: a model with an encoder and a decoder has one worker; use 1.")
     check_size(facts, num_shards, expert_parallel=expert_parallel, num_engines=num_engines)
     check_stages(facts, num_stages)
 

@@ -1,11 +1,22 @@
 """Step: the values that all layers of a forward pass share, in addition to the metadata of attention."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from tetrad.worker_svc.kv_cache.state_rows import StateRows
+
+
+class AttendedRows(NamedTuple):
+    """Consecutive tokens of one sequence, and what they attend to: keys and values of an encoder's output of N positions.
+
+    `keys_values` is [layers, 2, heads, N, head_dim].
+    """
+
+    tokens: slice
+    keys_values: torch.Tensor
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -16,8 +27,10 @@ class Step:
         positions: [T].
         turns: the rotations of each rotary embedding of the model, [T, 1, R / 2] complex64.
         states: the state rows of each KV group with states, by group number.
+        attended: the encoder's outputs that sequences attend to, of a model with cross-attention.
     """
 
     positions: torch.Tensor
     turns: tuple[torch.Tensor, ...]
     states: Mapping[int, StateRows]
+    attended: Sequence[AttendedRows] = ()

@@ -15,5 +15,6 @@ def media_bytes(model: LoadedModel, max_num_batched_tokens: int, max_num_encoder
     if not max_num_encoder_tokens or not isinstance(model, TakesMedia) or model.media is None:
         return 0
     tower = model.media.tower
-    rows = max(max_num_batched_tokens, max_num_encoder_tokens) * (1 + tower.num_deep_layers)
-    return rows * model.info.hidden_size * tower.value_bytes + tower.activation_bytes(max_num_encoder_tokens)
+    # The engine core has room for further items of a tower whose output is attended to, and knows their size.
+    rows = max_num_encoder_tokens if tower.is_attended else max(max_num_batched_tokens, max_num_encoder_tokens)
+    return rows * tower.embed_bytes + tower.activation_bytes(max_num_encoder_tokens)

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from tetrad.services.errors import InvalidRequest, Unsupported
-from tetrad.worker_svc.core.media import EncodedItem, EncodedItems, ModelMedia
+from tetrad.worker_svc.core.media import EncodedItem, EncodedItems, ModelMedia, quoted
 from tetrad.worker_svc.core.plan import GivenRows, Ints, MediaSpan, NewRequest
 from tetrad.worker_svc.core.request_table import SlotListener
 from tetrad.worker_svc.core.step_inputs import StepInputs, StepRows
-from tetrad.worker_svc.media.positions import PromptAxes
+from tetrad.worker_svc.media.positions import PromptAxes, check_places
 
 
 class StepMedia(SlotListener, Protocol):
@@ -94,8 +94,9 @@ class SlotMedia:
 
     def __init__(self, media: ModelMedia) -> None:
         self._cache: EncodedItems = media.cache
-        self._modality, self._num_deep = media.tower.modality.modality, media.tower.num_deep_layers
-        self._is_whole, self._uses_mrope = media.tower.modality.is_whole, media.tower.uses_mrope
+        self._num_deep, self._uses_mrope = media.tower.num_deep_layers, media.tower.uses_mrope
+        self._modalities = [each.modality for each in media.tower.modalities]
+        self._is_whole = any(each.is_whole for each in media.tower.modalities)
         self._of_slot: dict[int, _Prompt] = {}
         self._shift_of: dict[int, int] = {}  # slot -> position on all axes minus index, of tokens behind the last image
 
@@ -118,12 +119,13 @@ class SlotMedia:
         """Raise Unsupported for another modality than the tower's, InvalidRequest for spans that contradict the prompt."""
         behind = 0
         for index, span in enumerate(request.media):
-            if span.modality != self._modality:
-                text = f"The model on this worker takes media of modality {self._modality!r}, not {span.modality[:80]!r}."
+            if span.modality not in self._modalities:
+                taken = quoted(self._modalities)
+                text = f"The model on this worker takes media of modality {taken}, not {span.modality[:80]!r}."
                 raise Unsupported(text, field="mm_features")
             _check_span(span, behind, request.num_prompt_tokens)
-            if self._uses_mrope and span.grid is None:
-                raise InvalidRequest(f"Media item {index} has no grid; the model has positions on three axes.")
+            if self._uses_mrope:
+                check_places(index, span)
             behind = span.offset + span.length
 
     def gather(self, rows: StepRows, given: GivenRows | None) -> GivenRows | None:

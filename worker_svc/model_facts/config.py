@@ -201,6 +201,8 @@ class ModelConfig:
         latent: latent attention instead of KV heads; None: KV heads.
         num_learned_positions: rows of a table of positions that is added to embeddings; 0: no table.
         num_deep_layers: number of first layers behind which further rows of images are added (DeepStack).
+        encoder_length: number of positions of the encoder's output, to all of which every layer attends (cross-attention)
+            between attention and the MLP; 0: the model is a decoder alone.
         mtp: the properties of the layer for multi-token prediction, if the checkpoint has one.
         tensors: the names of tensors in the checkpoint.
         stage: the pipeline stage that the layers belong to; None: the whole model.
@@ -241,6 +243,7 @@ class ModelConfig:
     latent: Latent | None = None
     num_learned_positions: int = 0
     num_deep_layers: int = 0
+    encoder_length: int = 0
     mtp: Mtp = Mtp()
     tensors: TensorNames = CANONICAL
     stage: StageOf | None = None

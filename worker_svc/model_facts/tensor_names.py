@@ -7,6 +7,7 @@ factors.
     model.embed_tokens, model.embed_positions, model.embed_norm, model.norm, lm_head
     model.layers.N.input_layernorm, .self_attn.output_norm, .post_attention_layernorm (before the MLP), .mlp.output_norm
     model.layers.N.self_attn.{q,k,v,o}_proj, .self_attn.{q,k}_norm, .self_attn.sinks
+    model.layers.N.cross_attn_layernorm, .cross_attn.{q,o}_proj (keys and values of the encoder's output are media/'s)
     model.layers.N.mlp.{gate,up,down}_proj
     model.layers.N.mlp.router, .mlp.experts.E.{gate,up,down}_proj, .mlp.shared_expert.{gate,up,down}_proj,
         .mlp.shared_expert_gate
@@ -74,6 +75,7 @@ TEXT_PARTS = (
     TextPart("model.language_model.", "lm_head."),
     TextPart("model.text_model.", "lm_head."),
     TextPart("model.", "lm_head."),
+    TextPart("language_model.model.model.", "language_model.lm_head."),  # as transformers 5 saves models that read audio
 )
 """Prefixes of text models in files of older and newer releases of transformers."""
 

@@ -38,6 +38,8 @@ def _layer(config: ModelConfig, layer: LayerConfig) -> Iterator[tuple[str, Shape
         yield from _attention(config)
     if layer.state is not None:
         yield from _state(config, layer.state)
+    if config.encoder_length:
+        yield from _cross_attention(config)
     if not layer.has_mlp:
         return
     if layer.experts is None:
@@ -63,6 +65,13 @@ def _attention(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         yield "self_attn.k_norm.weight", (dim if is_one else key,)
     if config.has_sinks:
         yield "self_attn.sinks", (config.num_heads,)
+
+
+def _cross_attention(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
+    hidden, query = config.hidden_size, config.num_heads * config.head_dim
+    yield from _norm(config, "cross_attn_layernorm")
+    yield from _matrix(config, "cross_attn.q_proj", query, hidden).items()
+    yield from _matrix(config, "cross_attn.o_proj", hidden, query).items()
 
 
 def _state(config: ModelConfig, state: State) -> Iterator[tuple[str, Shape]]:

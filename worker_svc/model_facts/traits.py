@@ -40,6 +40,7 @@ class Trait(StrEnum):
     EMBEDDINGS = "scaled embeddings, or added positions"
     EMBEDDING_NORM = "a norm of embeddings"
     RESIDUALS = "scaled residuals"
+    CROSS_ATTENTION = "attention to the output of an encoder"
     LOGITS = "scaled or capped logits, or a bias of them"
 
 
@@ -78,6 +79,7 @@ _HAS: Mapping[Trait, Callable[[ModelConfig], bool]] = {
     Trait.EMBEDDINGS: lambda config: config.embedding_multiplier != 1 or config.num_learned_positions > 0,
     Trait.EMBEDDING_NORM: lambda config: config.has_norm_of_embeddings,
     Trait.RESIDUALS: lambda config: config.residual_multiplier != 1,
+    Trait.CROSS_ATTENTION: lambda config: config.encoder_length > 0,
     Trait.LOGITS: lambda config: config.logit_multiplier != 1 or config.logit_softcap > 0 or "lm_head" in config.biases,
 }
 

@@ -4,7 +4,7 @@ Residuals are added in place: `hidden` is the residual stream. If a device has a
 (native/decoder.py, cuda/decoder.py), tests compare that program with this one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Generic, NamedTuple
 
@@ -21,6 +21,7 @@ from tetrad.worker_svc.layers.linear import Linear
 from tetrad.worker_svc.layers.logits import scaled_and_capped
 from tetrad.worker_svc.layers.norm import Norm, unchanged
 from tetrad.worker_svc.layers.parameters import Lookup, Parameters
+from tetrad.worker_svc.layers.step import AttendedRows
 from tetrad.worker_svc.layers.vocabulary import SplitVocabulary, Vocabulary, WholeVocabulary
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.models.draft_head import NoTaps, Taps
@@ -101,13 +102,14 @@ class Decoder(Generic[M]):
         states: Mapping[int, StateRows] = NO_STATES,
         given: GivenEmbeddings | None = None,
         axes: torch.Tensor | None = None,
+        attended: Sequence[AttendedRows] = (),
     ) -> torch.Tensor:
         """Return the residual stream [T, hidden] after the last layer; see LayerStack.add_to.
 
         A stage without embeddings takes the residual stream of the stage before in place of `token_ids`, and changes it.
         """
         hidden, deep = self._enter(token_ids, positions, given), NO_DEEP_ROWS if given is None else given.deep_rows
-        self._stack.add_to(hidden, positions, caches, metadata, states, axes, deep)
+        self._stack.add_to(hidden, positions, caches, metadata, states, axes, deep, attended)
         return hidden
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:

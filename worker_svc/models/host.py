@@ -1,6 +1,6 @@
 """The torch decoder on the host, with the interface that the runner calls."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,6 +16,7 @@ from tetrad.worker_svc.kv_cache.state_rows import DraftedStates, StateRows, buil
 from tetrad.worker_svc.layers.collectives import Collectives
 from tetrad.worker_svc.layers.experts import CountingMixOf, HostMixes, MixOf
 from tetrad.worker_svc.layers.parameters import Parameters
+from tetrad.worker_svc.layers.step import AttendedRows
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.models.decoder import Decoder, GivenEmbeddings
 from tetrad.worker_svc.models.draft_head import NoTaps, Taps
@@ -26,12 +27,13 @@ from tetrad.worker_svc.models.layers import LayerReader
 class HostStep(NamedTuple):
     """The metadata of a step, by group number: pages for groups with attention, rows for groups with states.
 
-    `axes` are those of StepInputs.
+    `axes` are those of StepInputs; `attended` is that of Step.
     """
 
     pages: Mapping[int, PagedMetadata]
     states: Mapping[int, StateRows]
     axes: torch.Tensor | None = None
+    attended: Sequence[AttendedRows] = ()
 
 
 class HostSteps:
@@ -54,7 +56,8 @@ class HostSteps:
         states = {group: build_state_rows(inputs, batch, group) for group in self._state_groups}
         self.drafted = [rows.drafted for rows in states.values()]
         pages = self._attention.build_metadata(inputs, batch) if self._attention else {}
-        return HostStep(pages, states, None if inputs.axes is None else torch.from_numpy(inputs.axes))
+        axes = None if inputs.axes is None else torch.from_numpy(inputs.axes)
+        return HostStep(pages, states, axes, tuple(_attended(inputs)))
 
     def settle_drafts(self, num_tokens: Ints) -> None:
         """Change the states as the accepted drafts of the last step do; `num_tokens` [slots] counts the sampled tokens."""
@@ -107,7 +110,9 @@ class HostDecoder:
     ) -> torch.Tensor:
         """Return the residual stream [T, hidden] after the last layer."""
         its = None if given is None else _embeddings(given)
-        return self._decoder.forward(token_ids, positions, caches, metadata.pages, metadata.states, its, metadata.axes)
+        return self._decoder.forward(
+            token_ids, positions, caches, metadata.pages, metadata.states, its, metadata.axes, metadata.attended
+        )
 
 
 class HostStage:
@@ -148,6 +153,13 @@ class HostStage:
         """See StageModel."""
         deep = NO_DEEP_ROWS if given is None else _embeddings(given).deep_rows
         self._stack.add_to(hidden, positions, caches, metadata.pages, metadata.states, metadata.axes, deep)
+
+
+def _attended(inputs: StepInputs) -> Iterator[AttendedRows]:
+    for row, encoded in enumerate(inputs.encoded):
+        if encoded is not None:
+            first = int(inputs.first_token[row])
+            yield AttendedRows(slice(first, first + int(inputs.num_scheduled[row])), encoded)
 
 
 def _embeddings(given: GivenRows) -> GivenEmbeddings:

@@ -1,6 +1,6 @@
 """Layer stack: runs the layers of a decoder, or of one of its stages, in order."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Generic, NamedTuple
 
@@ -9,7 +9,7 @@ import torch
 from tetrad.worker_svc.attention.interface import ByGroup, M
 from tetrad.worker_svc.kv_cache.state_rows import StateRows
 from tetrad.worker_svc.layers.rotary import rotary_of
-from tetrad.worker_svc.layers.step import Step
+from tetrad.worker_svc.layers.step import AttendedRows, Step
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.models.draft_head import NoTaps, Taps
 from tetrad.worker_svc.models.layers import LayerReader
@@ -62,6 +62,7 @@ class LayerStack(Generic[M]):
         states: Mapping[int, StateRows] = NO_STATES,
         axes: torch.Tensor | None = None,
         deep: DeepRows = NO_DEEP_ROWS,
+        attended: Sequence[AttendedRows] = (),
     ) -> None:
         """Compute all layers on the residual stream [T, hidden], in place; write the layers' caches.
 
@@ -72,8 +73,9 @@ class LayerStack(Generic[M]):
             metadata, states: those of the KV groups.
             axes: [3, T], positions of the rotary embedding on three axes; None: they are `positions`.
             deep: rows that are added behind the model's first layers.
+            attended: see Step.
         """
-        step = Step(positions, tuple(rotary.turns(positions, axes) for rotary in self._rotaries), states)
+        step = Step(positions, tuple(rotary.turns(positions, axes) for rotary in self._rotaries), states, attended)
         for index, layer in enumerate(self._layers, self._first_layer):
             self._taps.see(index, hidden)
             layer.add_to(hidden, caches, step, metadata)

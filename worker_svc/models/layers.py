@@ -1,12 +1,14 @@
 """Decoder layers: mixer and MLP with their norms, and the reader that builds layers from a model's weights."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Generic
 
 import torch
 
 from tetrad.worker_svc.attention.interface import AttentionBackend, ByGroup, M
 from tetrad.worker_svc.layers.collectives import Collectives
+from tetrad.worker_svc.layers.cross_attention import CrossAttention
 from tetrad.worker_svc.layers.experts import MixOf
 from tetrad.worker_svc.layers.mlp import Mlp
 from tetrad.worker_svc.layers.norm import LayerNorm, Multiplied, Norm, RmsNorm, unchanged
@@ -40,6 +42,26 @@ class DecoderLayer(Generic[M]):
 
     def _computed(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._after[1](self._mlp(self._before[1](hidden)))
+
+
+class CrossLayer(DecoderLayer[M]):
+    """A layer with cross-attention between the mixer and the MLP.
+
+    Args:
+        cross: the cross-attention, whose output is added to the residual stream.
+        cross_norm: the norm of its input.
+        branches: the arguments of DecoderLayer.
+    """
+
+    def __init__(self, cross: CrossAttention, cross_norm: Norm, **branches: Any) -> None:
+        super().__init__(**branches)
+        self._cross, self._cross_norm = cross, cross_norm
+
+    def add_to(self, hidden: torch.Tensor, caches: Sequence[torch.Tensor], step: Step, metadata: ByGroup[M]) -> None:
+        """See DecoderLayer."""
+        hidden.add_(self._mixed(hidden, caches, step, metadata))
+        hidden.add_(self._cross(self._cross_norm(hidden), step))
+        hidden.add_(self._computed(hidden))
 
 
 class ParallelLayer(DecoderLayer[M]):
@@ -135,11 +157,25 @@ class LayerReader(Generic[M]):
         if not layer.has_mlp:
             return MixerLayer(mixer, self.norm(f"{prefix}.input_layernorm"), self._after(f"{prefix}.self_attn.output_norm"))
         kind = _kind_of(config)
+        if config.encoder_length:
+            kind = partial(CrossLayer, self._cross(index), self.norm(f"{prefix}.cross_attn_layernorm"))
         return kind(
             mixer=mixer,
             mlp=self._mlp(f"{prefix}.mlp", layer),
             before=self._before(prefix) if config.has_norms_before else (unchanged, unchanged),
             after=(self._after(f"{prefix}.self_attn.output_norm"), self._after(f"{prefix}.mlp.output_norm")),
+        )
+
+    def _cross(self, index: int) -> CrossAttention:
+        config, parameters, prefix = self._config, self._parameters, f"model.layers.{index}.cross_attn"
+        size = config.num_heads * config.head_dim
+        return CrossAttention(
+            parameters.linear([(f"{prefix}.q_proj", size)], config.hidden_size),
+            parameters.linear([(f"{prefix}.o_proj", config.hidden_size)], size),
+            layer=index,
+            num_heads=config.num_heads,
+            head_dim=config.head_dim,
+            scale=config.attention_scale,
         )
 
     def _mlp(self, prefix: str, layer: LayerConfig) -> Mlp:
@@ -165,7 +201,7 @@ class LayerReader(Generic[M]):
         return norm if multiplier == 1 else Multiplied(norm, multiplier)
 
 
-def _kind_of(config: ModelConfig) -> type[DecoderLayer[Any]]:
+def _kind_of(config: ModelConfig) -> Callable[..., DecoderLayer[Any]]:
     """Return the kind of layers with a mixer and an MLP."""
     if config.is_parallel:
         return ParallelLayer

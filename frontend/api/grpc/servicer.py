@@ -5,7 +5,7 @@ which aborts the request.
 """
 
 from collections.abc import AsyncIterator
-from contextlib import closing
+from contextlib import aclosing, closing
 from functools import partial
 
 import grpc
@@ -16,13 +16,13 @@ from tetrad.frontend.api.grpc.chat_bodies import chat_body_of, json_of
 from tetrad.frontend.api.grpc.media_parts import source_of
 from tetrad.frontend.api.grpc.pooling import PoolingCalls
 from tetrad.frontend.api.grpc.sampling_fields import sampling_fields_of, truncation_of
+from tetrad.frontend.api.grpc.speech import SpeechCalls
 from tetrad.frontend.api.grpc.traced_calls import traced_call
 from tetrad.frontend.api.http.chat.conversations import conversation_of, echoed_text
 from tetrad.frontend.api.http.sse.rendering import drop_logprobs, rendered
 from tetrad.frontend.chat.turns import start_turn
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.model_directory import ModelDirectory
-from tetrad.frontend.media.items import IMAGE
 from tetrad.frontend.request.kv_transfer import KvTransfer
 from tetrad.frontend.request.logprobs import num_candidates
 from tetrad.frontend.request.prompts import PromptType, TextPrompt, TokensPrompt
@@ -36,18 +36,19 @@ _MAX_PAGE_TOKEN_CHARS = 20
 
 
 class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
-    """The methods Generate and Chat, and those of pooling models.
+    """The methods Generate, Chat and Transcribe, and those of pooling models.
 
     Args:
         models: the served models.
         limits: the time limits of calls.
         pooling: answers Embed, Classify and Score.
+        speech: answers Transcribe.
     """
 
-    def __init__(self, models: ModelDirectory, limits: CallLimits, pooling: PoolingCalls) -> None:
+    def __init__(self, models: ModelDirectory, limits: CallLimits, pooling: PoolingCalls, speech: SpeechCalls) -> None:
         self._models = models
         self._limits = limits
-        self._pooling = pooling
+        self._pooling, self._speech = pooling, speech
 
     async def Generate(
         self, request: inference_pb2.GenerateRequest, context: grpc.aio.ServicerContext
@@ -114,6 +115,19 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
                         encode = partial(answers.turn, output, part, echoed=echoed, with_reasoning=body.include_reasoning)
                         yield await rendered(num_candidates(part.output.logprobs, output.prompt_logprobs), encode)
                     await drop_logprobs(output)
+
+    async def Transcribe(
+        self, request_iterator: AsyncIterator[inference_pb2.TranscribeRequest], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[inference_pb2.TranscribeResponse]:
+        """Stream the text of a recording."""
+        admit(self._models, self._limits, context)
+        options = await self._speech.options(request_iterator)
+        with traced_call(self._models, options.request_id) as request_id:
+            await context.send_initial_metadata(((REQUEST_ID, request_id),))
+            # A call that is cancelled between two outputs must also end the requests.
+            async with aclosing(self._speech.answers(options, request_iterator, request_id)) as answers:
+                async for answer in answers:
+                    yield answer
 
     async def Embed(
         self,
@@ -182,10 +196,12 @@ class ModelServicer(inference_pb2_grpc.ModelServiceServicer):
         return inference_pb2.GetModelResponse(model=_card(llm, llm.model_names.resolve(request.name)))
 
 
-def public_services(models: ModelDirectory, limits: CallLimits, *, max_pooling_inputs: int) -> dict[str, Register]:
+def public_services(
+    models: ModelDirectory, limits: CallLimits, *, max_pooling_inputs: int, max_upload_bytes: int
+) -> dict[str, Register]:
     """Return the registrations of both servicers, by the full names of their services."""
-    pooling = PoolingCalls(models, max_pooling_inputs)
-    inference, lists = InferenceServicer(models, limits, pooling), ModelServicer(models)
+    pooling, speech = PoolingCalls(models, max_pooling_inputs), SpeechCalls(models, max_upload_bytes)
+    inference, lists = InferenceServicer(models, limits, pooling, speech), ModelServicer(models)
     return {
         "tetrad.v1.InferenceService": lambda server: inference_pb2_grpc.add_InferenceServiceServicer_to_server(
             inference, server
@@ -219,9 +235,12 @@ def _transfer_of(request: inference_pb2.GenerateRequest | inference_pb2.ChatRequ
 def _prompt_of(request: inference_pb2.GenerateRequest) -> PromptType:
     media = [source_of(f"media[{place}]", part) for place, part in enumerate(request.media)]
     kwargs = json_of("mm_processor_kwargs_json", request.mm_processor_kwargs_json)
+    io_kwargs = json_of("media_io_kwargs_json", request.media_io_kwargs_json)
     prompt: TextPrompt | TokensPrompt = TextPrompt(prompt=request.text)
     if request.WhichOneof("prompt") == "token_ids":
         prompt = TokensPrompt(prompt_token_ids=list(request.token_ids.ids))
-    if media or kwargs:
-        prompt["multi_modal_data"], prompt["mm_processor_kwargs"] = {IMAGE: media}, kwargs
+    if media or kwargs or io_kwargs:
+        modalities = dict.fromkeys(each.modality for each in media)
+        prompt["multi_modal_data"] = {name: [each for each in media if each.modality == name] for name in modalities}
+        prompt["mm_processor_kwargs"], prompt["media_io_kwargs"] = kwargs, io_kwargs
     return prompt

@@ -17,6 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from tetrad.frontend.access.guard import Guard
+from tetrad.frontend.api.http.audio import router as audio
 from tetrad.frontend.api.http.chat import router as chat
 from tetrad.frontend.api.http.completions import router as completions
 from tetrad.frontend.api.http.console.routes import add_console
@@ -53,7 +54,7 @@ from tetrad.services.request_context import REQUEST_ID
 from tetrad.services.version import VERSION
 
 _MODULES = (
-    *(completions, chat, responses, messages, ollama, pooling, cohere, scoring),
+    *(completions, chat, responses, messages, ollama, audio, pooling, cohere, scoring),
     *(
         render,
         render_message,

@@ -3,4 +3,4 @@
 import os
 
 # Without PEFT there is nothing to compare with.
-collect_ignore_glob = [] if os.environ.get("TETRAD_TEST_PEFT") else ["test_*.py"]
+collect_ignore_glob = [] if os.environ.get("TEST_PEFT") else ["test_*.py"]

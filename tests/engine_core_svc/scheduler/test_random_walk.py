@@ -24,7 +24,7 @@ from tetrad.engine_core_svc.scheduler.fan_out_throttle import MeasuringFanOutThr
 from tetrad.engine_core_svc.scheduler.stage_filling import NoStages, StageFilling
 
 NUM_BLOCKS, BLOCK_SIZE, MAX_LEN = 14, 4, 48
-SHARE = float(os.environ.get("TETRAD_TEST_WALKS", "0.3"))
+SHARE = float(os.environ.get("TEST_WALKS", "0.3"))
 """Of the walks: `make fuzz` takes all, `make test` a third of them, and a search for planted bugs fewer (tests/mutants)."""
 
 

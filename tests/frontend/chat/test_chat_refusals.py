@@ -20,6 +20,7 @@ for _ in range(40):
         ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools.0.type"),
         ({"tools": [{"type": "function", "function": {"name": "no spaces"}}]}, "tools.0.function.name"),
         ({"tools": None, "tool_choice": "required"}, "When using `tool_choice`, `tools` must be set."),
+        ({"tools": [], "tool_choice": "required"}, "When using `tool_choice`, `tools` must be set."),
         ({"functions": [{"name": "f"}]}, "use `tools`"),
         ({"modalities": ["text", "audio"]}, "modalities must be ['text']"),
         ({"audio": {"voice": "x"}}, "audio is not supported"),
@@ -38,6 +39,13 @@ async def test_what_cannot_be_is_refused(http, body, text):
 
     assert response.status_code == 400, response.text
     assert text in response.json()["error"]["message"]
+
+
+async def test_an_empty_list_of_tools_may_have_the_choice_auto(http):
+    response = await http.post("/v1/chat/completions", json={"messages": MESSAGES, "tools": [], "tool_choice": "auto"})
+
+    assert response.status_code == 200, response.text
+    assert response.json()["choices"][0]["message"]["content"]
 
 
 async def test_strict_tools_that_the_format_cannot_hold_are_refused(serve_frontend):

@@ -8,6 +8,7 @@ from collections import Counter
 from tests.frontend.fakes.alphabet import BOS, BOS_NAME, EOS, VOCAB_SIZE, text_of
 from tests.frontend.fakes.images import MARK, FakeImages
 from tests.frontend.fakes.server import Fake
+from tests.frontend.fakes.speech import FakeSpeech
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.rpc.columns import pack_u32, split_rows, unpack_u32
 from tetrad.services.rpc.interceptors import ErrorsAndContexts
@@ -26,7 +27,7 @@ def _num_steps(append):
 def _written(content):
     if isinstance(content, str):
         return content
-    return "".join(MARK if part["type"] == "image" else part["text"] for part in content)
+    return "".join(part["text"] if part["type"] == "text" else MARK for part in content)
 
 
 class _Decoder:
@@ -52,6 +53,7 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
         self.vocab_size = VOCAB_SIZE
         self.num_calls = 0  # of Encode and RenderChat, in batches or not
         self.num_batches = 0
+        self.num_media_resets = 0
         self.text_sizes = []  # of every text received, in characters
         self.num_appends = 0
         self.num_steps = 0  # engine steps in these messages: the frontend merges steps that wait together
@@ -64,6 +66,7 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
         self.encoded = []  # every EncodeRequest with images received
         self.modalities = ()  # what it says of itself
         self.images = FakeImages()
+        self.speech = FakeSpeech()
         self.vocab_size = VOCAB_SIZE
         self.hung = asyncio.Event()
         self.hung.set()
@@ -76,6 +79,10 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
 
     def _register(self, server):
         tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server(self, server)
+
+    async def ResetMediaCache(self, request, context):
+        self.num_media_resets += 1
+        return tokenizer_pb2.ResetMediaCacheResponse()
 
     async def GetInfo(self, request, context):
         if not self.answers_facts:
@@ -90,6 +97,7 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
             generation_config_json=self.generation_config,
             tokenizer_hash=self.hash,
             modalities=self.modalities,
+            speech_tasks=self.speech.tasks,
         )
 
     async def Encode(self, request, context):
@@ -132,6 +140,11 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
             prompt += "<assistant>"
         ids, features = self.images.expand(prompt, request.media)
         return tokenizer_pb2.RenderChatResponse(prompt=prompt, token_ids=ids, mm_features=features)
+
+    async def PrepareSpeech(self, request, context):
+        await self.hung.wait()
+        for response in self.speech.prepare(request):
+            yield response
 
     async def Batch(self, request_iterator, context):
         turn = asyncio.Lock()  # gRPC takes one message at a time

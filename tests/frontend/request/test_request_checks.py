@@ -164,7 +164,7 @@ async def test_nul_is_just_text(llm, engine):
 @pytest.mark.parametrize(
     ("params", "text"),
     [
-        ({"stop": list("abcde")}, "at most 4 strings, got 5"),
+        ({"stop": ["x"] * 65}, "at most 64 strings, got 65"),
         ({"stop": "x" * 1025}, "at most 1024 characters, got 1025"),
         ({"bad_words": ["x" * 1025]}, "A bad word may have at most 1024 characters, got 1025"),
         ({"logprobs": 21}, "Requested sample logprobs of 21, which is greater than max allowed: 20"),

@@ -50,6 +50,15 @@ async def test_stop_string_that_is_complete_first_wins(llm):
     assert (output.outputs[0].text, output.outputs[0].stop_reason) == ("The qu", "ick")
 
 
+async def test_a_request_may_have_many_stop_strings(llm):
+    """Evaluation harnesses and editors send more than the 4 of OpenAI's API, as vLLM allows."""
+    others = [f"<stop {number}>" for number in range(63)]
+
+    [output] = await run(llm, stop=[*others, "brown"])
+
+    assert (output.outputs[0].text, output.outputs[0].stop_reason) == ("The quick ", "brown")
+
+
 async def test_stop_strings_that_end_together_are_taken_in_list_order(llm):
     [first] = await run(llm, stop=["quick", "ck"])
     [second] = await run(llm, stop=["ck", "quick"])

@@ -12,7 +12,7 @@ import tetrad
 from tetrad.services.hub.model_files import CacheSettings
 
 _CACHED = CacheSettings().directory() / "models" / "all-minilm-l6-v2"
-MODEL = os.environ.get("TETRAD_MINILM") or (str(_CACHED) if _CACHED.is_dir() else "")
+MODEL = os.environ.get("TEST_MINILM") or (str(_CACHED) if _CACHED.is_dir() else "")
 WORDS = [
     "time",
     "year",

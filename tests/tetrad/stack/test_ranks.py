@@ -125,7 +125,7 @@ async def test_a_split_brings_the_tokens_of_one_rank_and_a_lost_rank_costs_no_re
             assert {name: counted.get(name, getattr(found.engine_info, name)) for name in sizes} == sizes
             assert await answers(llm, "together", adapter) == expected
             assert set(await llm.collective_rpc("get_pid")) == {stack.pids()[name] for name in workers}
-            for name, number in [*faults, *(SLOW if faults and os.environ.get("TETRAD_TEST_SLOW_FAULTS") else [])]:
+            for name, number in [*faults, *(SLOW if faults and os.environ.get("TEST_SLOW_FAULTS") else [])]:
                 answering = asyncio.create_task(answers(llm, f"{name}-{number}", adapter))
                 await asyncio.sleep(0.2)
                 os.kill(stack.pids()[name], number)

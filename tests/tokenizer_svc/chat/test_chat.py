@@ -30,11 +30,11 @@ WITH_TOOLS = """
 WITH_PARTS = """{% for message in messages %}{% for part in message['content'] %}<{{ part.text }}>{% endfor %}{% endfor %}"""
 
 
-def rendered(template: str, messages: object, *, image: str | None = None, **fields: Any) -> dict[str, str]:
-    """Render in this process as the template process does; `image` is the text of an image."""
+def rendered(template: str, messages: object, **fields: Any) -> dict[str, str]:
+    """Render in this process as the template process does."""
     given = {"messages_json": json.dumps(messages), **fields}
     conversation = dataclasses.asdict(Conversation(**given))
-    its = {"templates": {"default": template}, "special_tokens": {"eos_token": "</s>"}, "image": image}
+    its = {"templates": {"default": template}, "special_tokens": {"eos_token": "</s>"}, "media_texts": {}}
     return answer({**conversation, **its, "max_chars": 10_000})
 
 

@@ -23,7 +23,7 @@ def rendered(template, messages, tools=None):
     """Render in this process as the template process does."""
     conversation = Conversation(json.dumps(messages), tools_json=json.dumps(tools) if tools else "")
     fields = dataclasses.asdict(conversation)
-    its = {"templates": {"default": template}, "special_tokens": {}, "image": None}
+    its = {"templates": {"default": template}, "special_tokens": {}, "media_texts": {}}
     reply = answer({**fields, **its, "max_chars": 10_000})
     assert "prompt" in reply, reply
     return reply["prompt"]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tetrad.tokenizer_svc.media.images.decoding import FORMATS, ImageError, decode_image
+from tetrad.tokenizer_svc.media.images.decoding import FORMATS, decode_image
+from tetrad.tokenizer_svc.media.items import MediaError
 
 RED, BLUE, WHITE = (255, 0, 0), (0, 0, 255), (255, 255, 255)
 
@@ -94,11 +95,11 @@ def test_an_animation_is_its_first_frame() -> None:
 def test_the_number_of_pixels_is_checked_before_they_are_decoded() -> None:
     data = saved(Image.new("L", (40, 30)))[:60]  # a header alone
 
-    with pytest.raises(ImageError, match=r"40 x 30 pixels, 1200 in all; the limit is 1000 \(max_image_pixels\)"):
+    with pytest.raises(MediaError, match=r"40 x 30 pixels, 1200 in all; the limit is 1000 \(max_image_pixels\)"):
         decoded(data)
 
 
 @pytest.mark.parametrize("form", ["PPM", "ICO", "TGA"])
 def test_other_formats_are_refused(form: str) -> None:
-    with pytest.raises(ImageError, match="no image of these formats"):
+    with pytest.raises(MediaError, match="no image of these formats"):
         decoded(saved(Image.new("RGB", (16, 16)), form))

@@ -1,14 +1,12 @@
 """The cache of preprocessed images stays within its bytes."""
 
 from tetrad.tokenizer_svc.media.feature_cache import FeatureCache
-from tetrad.tokenizer_svc.media.images.families.family import Expansion
-from tetrad.tokenizer_svc.media.images.families.model import ProcessedImage
-from tetrad.tokenizer_svc.media.items import ImageFeature
+from tetrad.tokenizer_svc.media.items import Expansion, MediaFeature, ProcessedItem
 
 
-def feature(identifier: str, num_bytes: int = 10) -> ImageFeature:
-    image = ProcessedImage({"pixel_values": ("uint8", (num_bytes,), bytes(num_bytes))})
-    return ImageFeature(identifier, image, Expansion("", 0, 0), None)
+def feature(identifier: str, num_bytes: int = 10) -> MediaFeature:
+    image = ProcessedItem({"pixel_values": ("uint8", (num_bytes,), bytes(num_bytes))})
+    return MediaFeature("image", identifier, image, Expansion("", 0, 0), None)
 
 
 def test_the_image_that_was_not_used_for_longest_makes_room() -> None:

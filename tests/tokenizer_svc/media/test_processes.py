@@ -11,7 +11,9 @@ from tetrad.services.errors import Unavailable
 from tetrad.services.sandbox.sandbox import SandboxDied
 from tetrad.tokenizer_svc.media import processes
 from tetrad.tokenizer_svc.media.framing import join_frame
-from tetrad.tokenizer_svc.media.processes import ImageFailed, ImageLimits, ImageProcesses
+from tetrad.tokenizer_svc.media.items import MediaError
+from tetrad.tokenizer_svc.media.kinds import ProcessLimits
+from tetrad.tokenizer_svc.media.processes import MediaProcesses
 
 
 class FakeSandbox:
@@ -48,7 +50,7 @@ def _fake_sandboxes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_an_image_whose_caller_has_left_still_occupies_its_process() -> None:
     settings: Mapping[str, Any] = {}
-    pool = ImageProcesses(settings, ImageLimits(processes=2))
+    pool = MediaProcesses("module", settings, ProcessLimits(processes=2), "image")
     first, second = FakeSandbox.made
     left = asyncio.ensure_future(pool.process(b"slow", {}))
     await asyncio.sleep(0)
@@ -65,7 +67,7 @@ async def test_an_image_whose_caller_has_left_still_occupies_its_process() -> No
 
 @pytest.mark.parametrize("num_deaths", [1, 2])
 async def test_an_image_fails_only_if_two_processes_end_over_it(num_deaths: int) -> None:
-    pool = ImageProcesses({}, ImageLimits(processes=1))
+    pool = MediaProcesses("module", {}, ProcessLimits(processes=1), "image")
     [sandbox] = FakeSandbox.made
     sandbox.num_deaths = num_deaths
     sandbox.end.set()
@@ -74,7 +76,7 @@ async def test_an_image_fails_only_if_two_processes_end_over_it(num_deaths: int)
     if num_deaths == 1:
         assert (await reading).size_bytes == 0
     else:
-        with pytest.raises(ImageFailed, match=r"two processes ended while they read it.*\(image_memory_bytes\)"):
+        with pytest.raises(MediaError, match=r"two processes ended while they read it.*\(image_memory_bytes\)"):
             await reading
 
     await pool.close()

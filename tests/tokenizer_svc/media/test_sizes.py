@@ -14,7 +14,7 @@ from tetrad.tokenizer_svc.media.images.families.family import Family
 from tetrad.tokenizer_svc.media.images.families.llava_next import LLAVA_NEXT
 from tetrad.tokenizer_svc.media.images.families.llava_onevision import LLAVA_ONEVISION
 from tetrad.tokenizer_svc.media.images.families.merged import GLM, QWEN
-from tetrad.tokenizer_svc.media.images.families.model import ProcessedImage
+from tetrad.tokenizer_svc.media.items import ProcessedItem
 from tetrad.worker_svc.media.tower_kinds import TOWER_KINDS
 
 PINPOINTS = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
@@ -47,7 +47,7 @@ def test_llava_next_has_as_many_as_in_transformers() -> None:
 
     for height, width in sizes(500, 3000, 30):
         data = b"".join(number.to_bytes(8, "little") for number in (height, width))
-        expansion = LLAVA_NEXT.expand(ours, ProcessedImage({"image_sizes": ("int64", (2,), data)}))
+        expansion = LLAVA_NEXT.expand(ours, ProcessedItem({"image_sizes": ("int64", (2,), data)}))
 
         assert expansion.num_embeds == theirs._get_number_of_features(height, width, 336, 336) - 1
         assert expansion.num_embeds <= most
@@ -66,7 +66,7 @@ def test_llava_onevision_has_as_many_as_in_transformers() -> None:
     for height, width in sizes(2000, 3000, 30):
         data = b"".join(number.to_bytes(8, "little") for number in (height, width))
         tensors = {"image_sizes": ("int64", (2,), data), "batch_num_images": ("int64", (1,), (1).to_bytes(8, "little"))}
-        numbers.append(LLAVA_ONEVISION.expand(ours, ProcessedImage(tensors)).num_embeds)
+        numbers.append(LLAVA_ONEVISION.expand(ours, ProcessedItem(tensors)).num_embeds)
 
         assert numbers[-1] == theirs._get_number_of_features(height, width, 384, 384)
 

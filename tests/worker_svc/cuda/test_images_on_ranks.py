@@ -57,7 +57,7 @@ def test_logprobs_are_those_of_the_whole_model(kind, shape, tmp_path):
             encode(group, item)
         driver.add(0, prompt.token_ids, ALL, media=prompt.spans)
         driver.add(1, [5, 6, 7], ALL)
-        is_whole = group.ranks[0].worker.media.tower.modality.is_whole
+        is_whole = group.ranks[0].worker.media.tower.modalities[0].is_whole
         driver.generate(NUM_TOKENS, chunk=10_000 if is_whole else 20)
 
     assert driver.requests[0].output == expected.token_ids

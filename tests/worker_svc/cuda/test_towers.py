@@ -58,7 +58,7 @@ def test_embeddings_have_the_type_of_activations(smolvlm, load_cuda):
     encoded = tower.encode(prompt.items[0])
 
     assert isinstance(encoded.rows, torch.Tensor)
-    assert (encoded.rows.dtype, tower.value_bytes) == (torch.bfloat16, 2)
+    assert (encoded.rows.dtype, tower.embed_bytes) == (torch.bfloat16, 2 * encoded.rows.shape[1])
 
 
 def test_the_tower_is_counted_and_sleeps_with_the_model(smolvlm, load_cuda):

@@ -22,7 +22,7 @@ from tetrad.worker_svc.model_facts.sharding import shard_config
 
 pytestmark = host_only
 
-EVERY = bool(os.environ.get("TETRAD_TEST_ALL_FAMILIES"))
+EVERY = bool(os.environ.get("TEST_ALL_FAMILIES"))
 WITH_OTHER_LAYERS = ("olmoe", "jamba", "granite_hybrid", "nemotron_h", "lfm2_moe", "qwen3_next", "qwen3_5_moe", "glm4_moe_lite")
 CASES = (
     [(name, 2) for name in (*WITH_EXPERTS, *WITH_OTHER_LAYERS)]

@@ -19,11 +19,12 @@ class RowsTower:
     """A tower that no test asks to encode anything: its images are in the cache already."""
 
     has_own_thread = True
-    num_parameters = size_bytes = 0
+    is_attended = False
+    num_parameters = size_bytes = embed_bytes = 0
 
     def __init__(self, *, uses_mrope: bool, num_deep_layers: int, is_whole: bool) -> None:
         self.uses_mrope, self.num_deep_layers = uses_mrope, num_deep_layers
-        self.modality = Modality("image", 1000, is_whole)
+        self.modalities = (Modality("image", 1000, is_whole),)
 
 
 @dataclass(frozen=True)

@@ -218,7 +218,7 @@ def test_a_device_that_sees_no_later_tokens_takes_only_text_of_a_model_whose_ima
     tower = load_tower(request, torch.float32, torch.device("cpu"), has_own_thread=True, sees_ahead=True)
 
     assert without is None
-    assert tower.modality == Modality("image", 4, is_whole=True)
+    assert tower.modalities == (Modality("image", 4, is_whole=True),)
 
 
 def test_a_model_that_pools_takes_only_text(tmp_path, load):
@@ -242,7 +242,7 @@ def test_the_operators_settings_of_the_image_processor_allow_larger_images(kind,
 
     tower = load_tower(request, torch.float32, torch.device("cpu"), has_own_thread=True)
 
-    assert tower.modality.max_embeds_per_item == largest
+    assert tower.modalities[0].max_embeds_per_item == largest
 
 
 def test_towers_that_load_at_the_same_time_leave_transformers_as_it_was(tmp_path):

@@ -1,6 +1,6 @@
 """Programs of one operation, for tests of the native kernels: a product, attention over pages, and their expected results.
 
-TETRAD_TEST_KERNELS=avx2=/path/to.so tests that library alone, one made with sanitizers for example (docs/kernels.md).
+TEST_KERNELS=avx2=/path/to.so tests that library alone, one made with sanitizers for example (docs/kernels.md).
 """
 
 import ctypes
@@ -22,8 +22,8 @@ from tetrad.worker_svc.native.weights import NativeMatrix
 NO_HEADS = Heads(1, 1, 16, 1, 0)
 NAN_OF_HALVES = 126
 """A byte: two of it are no number in half precision."""
-_GIVEN, _, _GIVEN_PATH = os.environ.get("TETRAD_TEST_KERNELS", "").partition("=")
-_NUM_TARGETS = None if "TETRAD_TEST_ALL_TARGETS" in os.environ else 2
+_GIVEN, _, _GIVEN_PATH = os.environ.get("TEST_KERNELS", "").partition("=")
+_NUM_TARGETS = None if "TEST_ALL_TARGETS" in os.environ else 2
 RUNNABLE = [_GIVEN] if _GIVEN else [target.name for target in targets()[targets().index(best_target()) :]][:_NUM_TARGETS]
 """Targets that this machine runs: the best two in `make test`, all of them in `make test-kernels`."""
 

@@ -1,6 +1,6 @@
 """Quality of the quantized path: SmolLM2's perplexity on the prose of Python's reference, against its dequantized weights.
 
-Short by default, and on one thread; TETRAD_PERPLEXITY_TOKENS makes it longer (`make quality`), TETRAD_PERPLEXITY_MODEL names
+Short by default, and on one thread; TEST_PERPLEXITY_TOKENS makes it longer (`make quality`), TEST_PERPLEXITY_MODEL names
 another file.
 """
 
@@ -22,8 +22,8 @@ from tetrad.worker_svc.core.host import usable_cores
 from tetrad.worker_svc.core.plan import SamplingSpec
 from tetrad.worker_svc.devices.cpu import CpuDevice
 
-IS_SHORT = "TETRAD_PERPLEXITY_TOKENS" not in os.environ
-NUM_TOKENS = int(os.environ.get("TETRAD_PERPLEXITY_TOKENS", "900"))
+IS_SHORT = "TEST_PERPLEXITY_TOKENS" not in os.environ
+NUM_TOKENS = int(os.environ.get("TEST_PERPLEXITY_TOKENS", "900"))
 WINDOW = 600
 """Tokens that a text is cut into; each begins anew."""
 LAYOUT = KvLayout(
@@ -34,7 +34,7 @@ PROMPT_LOGPROBS = SamplingSpec(temperature=0.0, num_prompt_logprobs=0)
 
 @pytest.fixture(scope="module")
 def model_file(smollm2) -> Path:
-    return Path(os.environ.get("TETRAD_PERPLEXITY_MODEL", smollm2))
+    return Path(os.environ.get("TEST_PERPLEXITY_MODEL", smollm2))
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from tetrad.worker_svc.devices import cpu_models
 from tetrad.worker_svc.families.check import check_config, check_ranks
 from tetrad.worker_svc.model_facts.sharding import check_size, shard_config
 
-EVERY = bool(os.environ.get("TETRAD_TEST_ALL_FAMILIES"))
+EVERY = bool(os.environ.get("TEST_ALL_FAMILIES"))
 WITH_EXPERTS = (
     "llama4", "mixtral", "granite_moe", "gpt_oss", "qwen2_moe", "qwen3_moe", "glm4_moe", "deepseek_v2", "deepseek_v3"
 )  # fmt: skip

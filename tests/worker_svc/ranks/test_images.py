@@ -44,7 +44,7 @@ def run(group, layout, prompt: ImagePrompt) -> Driver:
     driver = Driver(group, layout)
     driver.add(0, prompt.token_ids, ALL, media=prompt.spans)
     driver.add(1, [5, 6, 7], ALL)
-    driver.generate(NUM_TOKENS, chunk=10_000 if media.tower.modality.is_whole else 20)
+    driver.generate(NUM_TOKENS, chunk=10_000 if media.tower.modalities[0].is_whole else 20)
     return driver
 
 

@@ -32,7 +32,7 @@ EVERYTHING = "q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj|lm_head|em
 LOGPROBS = SamplingSpec(temperature=0.0, num_logprobs=0, num_prompt_logprobs=0)
 SHAPES = [(1, 2), (1, 3), (2, 1), (2, 2), (4, 1)]
 """Shards and stages."""
-EVERY = bool(os.environ.get("TETRAD_TEST_ALL_FAMILIES"))
+EVERY = bool(os.environ.get("TEST_ALL_FAMILIES"))
 FUSED = [("phi3", "qkv_proj|gate_up_proj|o_proj|down_proj"), ("deepseek_v3", "q_b_proj|o_proj|shared_experts.up_proj")]
 
 SKETCHED = ("gpt2", "qwen2_moe", "deepseek_v3", "gemma3")

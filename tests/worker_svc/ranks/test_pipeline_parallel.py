@@ -21,7 +21,7 @@ from tetrad.worker_svc.model_facts.stages import stage_config, stage_layers
 
 SHAPES = [(1, 2), (1, 3), (2, 2)]
 """Shards and stages."""
-EVERY = bool(os.environ.get("TETRAD_TEST_ALL_FAMILIES"))
+EVERY = bool(os.environ.get("TEST_ALL_FAMILIES"))
 CASES = (
     [(name, shape) for name in FAMILIES for shape in SHAPES]
     if EVERY

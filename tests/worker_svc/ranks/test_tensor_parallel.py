@@ -28,7 +28,7 @@ EIGHT = ("llama", "qwen3", "gpt_oss", "qwen2_moe", "deepseek_v3", "olmo2", "falc
 """Grouped queries, norms of heads, experts with sinks and biases, shared experts, latent attention, norms over all heads,
 states beside attention, linear biases of heads.
 """
-EVERY = bool(os.environ.get("TETRAD_TEST_ALL_FAMILIES"))
+EVERY = bool(os.environ.get("TEST_ALL_FAMILIES"))
 CASES = list(product(FAMILIES, (2, 4))) if EVERY else pairs(EIGHT, (2, 4))
 """Families and shards."""
 SEEDED = SamplingSpec(temperature=0.9, top_p=0.9, seed=7, num_logprobs=3)

@@ -1,6 +1,6 @@
 """Quality gate: the default form of weights, activations, keys and values against float32, token by token.
 
-Runs on SmolLM2 with one thread and every second prompt by default. With the .gguf file that TETRAD_QUALITY_MODEL names, runs on
+Runs on SmolLM2 with one thread and every second prompt by default. With the .gguf file that TEST_QUALITY_MODEL names, runs on
 all cores with all prompts (`make quality` runs Qwen2.5 as well, whose keys have large biases). Perplexity hides such errors: it
 averages over tokens that any model predicts.
 """
@@ -42,7 +42,7 @@ PROMPTS = (
     "The quick brown fox jumps over the lazy",
     "Monday, Tuesday, Wednesday,",
 )
-IS_SHORT = "TETRAD_QUALITY_MODEL" not in os.environ
+IS_SHORT = "TEST_QUALITY_MODEL" not in os.environ
 NUM_TOKENS = 24
 """Tokens that float32 writes behind each prompt, and that the other form is asked about."""
 LAYOUT = KvLayout(num_blocks=120, block_size=16, max_model_len=128, max_num_seqs=20, max_num_batched_tokens=2048)
@@ -67,7 +67,7 @@ class Judgement:
 
 @pytest.fixture(scope="module")
 def model_file(smollm2) -> Path:
-    return Path(os.environ.get("TETRAD_QUALITY_MODEL", smollm2))
+    return Path(os.environ.get("TEST_QUALITY_MODEL", smollm2))
 
 
 @pytest.fixture(scope="module")

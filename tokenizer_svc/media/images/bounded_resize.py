@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from transformers.image_processing_backends import PilBackend
 from transformers.image_utils import SizeDict
 
-from tetrad.tokenizer_svc.media.images.decoding import ImageError
+from tetrad.tokenizer_svc.media.items import MediaError
 
 MAX_PIXELS = 1 << 26
 """Maximum number of pixels of an image after resizing: more than twice those of any model's own settings."""
@@ -21,10 +21,10 @@ class BoundedResize(PilBackend):  # type: ignore[misc] # transformers has no typ
     """The last base class of a processor in `bounded`: its `resize` gets the sizes that the processor has chosen."""
 
     def resize(self, image: NDArray[Any], size: SizeDict, *args: Any, **kwargs: Any) -> NDArray[Any]:
-        """Resize an image [C, H, W]. Raises ImageError if the result would have more pixels than the limit."""
+        """Resize an image [C, H, W]. Raises MediaError if the result would have more pixels than the limit."""
         num_pixels = _num_pixels(image, size)
         if num_pixels > MAX_PIXELS:
-            raise ImageError(f"the image would be resized to {num_pixels} pixels; the limit is {MAX_PIXELS}")
+            raise MediaError(f"the image would be resized to {num_pixels} pixels; the limit is {MAX_PIXELS}")
         resized: NDArray[Any] = super().resize(image, size, *args, **kwargs)
         return resized
 

@@ -7,13 +7,11 @@ import io
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from tetrad.tokenizer_svc.media.items import MediaError
+
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 """Formats that are read. Pillow's other readers are older and attacked more often, and no client sends such files."""
 _WHITE = (255, 255, 255)
-
-
-class ImageError(Exception):
-    """The image cannot be read or processed; the text is for the client."""
 
 
 def decode_image(data: bytes, *, max_pixels: int) -> Image.Image:
@@ -24,7 +22,7 @@ def decode_image(data: bytes, *, max_pixels: int) -> Image.Image:
         max_pixels: maximum of width times height; it is checked before the pixels are decoded.
 
     Raises:
-        ImageError: the data is no image of `FORMATS`, is damaged, or has more pixels.
+        MediaError: the data is no image of `FORMATS`, is damaged, or has more pixels.
     """
     # The check below replaces Pillow's own limit, which only warns up to twice its value.
     Image.MAX_IMAGE_PIXELS = None
@@ -33,15 +31,15 @@ def decode_image(data: bytes, *, max_pixels: int) -> Image.Image:
             num_pixels = image.width * image.height
             if num_pixels > max_pixels:
                 size = f"{image.width} x {image.height} pixels"
-                raise ImageError(f"the image has {size}, {num_pixels} in all; the limit is {max_pixels} (max_image_pixels)")
+                raise MediaError(f"the image has {size}, {num_pixels} in all; the limit is {max_pixels} (max_image_pixels)")
             image.load()
             return _rgb(upright(image))
     except UnidentifiedImageError:
-        raise ImageError(f"the data is no image of these formats: {', '.join(FORMATS)}") from None
-    except (ImageError, MemoryError):
+        raise MediaError(f"the data is no image of these formats: {', '.join(FORMATS)}") from None
+    except (MediaError, MemoryError):
         raise
     except Exception as error:  # the readers raise any error of Python for damaged files
-        raise ImageError(f"the image is damaged: {error}") from error
+        raise MediaError(f"the image is damaged: {error}") from error
 
 
 def upright(image: Image.Image) -> Image.Image:

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tetrad.tokenizer_svc.media.images.bounded_resize import bounded
-from tetrad.tokenizer_svc.media.images.decoding import ImageError
+from tetrad.tokenizer_svc.media.images.decoding import decode_image
 from tetrad.tokenizer_svc.media.images.families.model import BESIDE_OTHERS
+from tetrad.tokenizer_svc.media.items import MediaError
 
 CLASSES: Mapping[str, str] = {
     "CLIPImageProcessor": "clip",
@@ -45,12 +46,16 @@ class PilProcessor:
 
     Args:
         settings: values of preprocessor_config.json.
+        max_pixels: maximum number of pixels of a file.
         class_name: name in `CLASSES`.
         stacked: the processor's outputs have a first dimension of images; otherwise only those besides the pixels have one.
         repeats_frames: rows of pixels hold `temporal_patch_size` copies of the frame, of which one is returned.
     """
 
-    def __init__(self, settings: Mapping[str, Any], *, class_name: str, stacked: bool, repeats_frames: bool) -> None:
+    def __init__(
+        self, settings: Mapping[str, Any], *, max_pixels: int, class_name: str, stacked: bool, repeats_frames: bool
+    ) -> None:
+        self._max_pixels = max_pixels
         module = CLASSES[class_name]
         code = importlib.import_module(f"transformers.models.{module}.image_processing_pil_{module}")
         self._processor = bounded(getattr(code, f"{class_name}Pil"))(**settings)
@@ -61,30 +66,31 @@ class PilProcessor:
         """Return the processor's settings with its defaults, as JSON values."""
         return {key: value for key, value in self._processor.to_dict().items() if key in self._names}
 
-    def process(self, image: Image.Image, kwargs: Mapping[str, Any]) -> Tensors:
+    def process(self, data: bytes, kwargs: Mapping[str, Any]) -> Tensors:
         """Return the tensors of one image by name: pixels in uint8, other values in int64.
 
         Args:
-            image: in RGB.
+            data: the image file.
             kwargs: settings of this image that differ from the model's.
 
         Raises:
-            ImageError: the processor refuses the image or the settings.
+            MediaError: the file is no image, or the processor refuses the image or the settings.
         """
+        image = decode_image(data, max_pixels=self._max_pixels)
         if kwargs.get(BESIDE_OTHERS):
             kwargs = {name: value for name, value in kwargs.items() if name != BESIDE_OTHERS}
             images: list[Any] = [[image, Image.new("RGB", (1, 1))]]  # as a prompt's two images; the other costs nothing
         else:
             images = [image]
         if unknown := kwargs.keys() - self._names:
-            raise ImageError(f"the image processor has no setting {min(unknown)!r}")
+            raise MediaError(f"the image processor has no setting {min(unknown)!r}")
         more = {_ROWS: True} if _ROWS in self._names else {}
         try:
             found = self._processor.preprocess(images, **{**kwargs, **_UNSCALED, **more})
-        except (ImageError, MemoryError):
+        except (MediaError, MemoryError):
             raise
         except Exception as error:  # transformers raises any error of Python for settings that do not fit
-            raise ImageError(_reason(error, kwargs)) from error
+            raise MediaError(_reason(error, kwargs)) from error
         tensors = {name: self._one(name, value) for name, value in found.items()}
         if _MASK in tensors and tensors[_MASK].all():
             del tensors[_MASK]  # nothing of a single image is padding
@@ -100,7 +106,7 @@ class PilProcessor:
             pixels = pixels.reshape(len(pixels), -1, frames, side * side)[:, :, 0].reshape(len(pixels), -1)
         as_bytes = pixels.astype(np.uint8)
         if as_bytes.dtype != pixels.dtype and not np.array_equal(as_bytes, pixels):
-            raise ImageError("the image processor returns pixels that are no bytes")
+            raise MediaError("the image processor returns pixels that are no bytes")
         return np.ascontiguousarray(as_bytes)
 
 

@@ -20,8 +20,9 @@ class TowerFacts:
     has_own_thread = False
 
     def __init__(self, tower: Tower) -> None:
-        self.modality, self.uses_mrope, self.num_deep_layers = tower.modality, tower.uses_mrope, tower.num_deep_layers
-        self.num_parameters, self.size_bytes, self.value_bytes = tower.num_parameters, tower.size_bytes, tower.value_bytes
+        self.is_attended = tower.is_attended
+        self.modalities, self.uses_mrope, self.num_deep_layers = tower.modalities, tower.uses_mrope, tower.num_deep_layers
+        self.num_parameters, self.size_bytes, self.embed_bytes = tower.num_parameters, tower.size_bytes, tower.embed_bytes
 
 
 class AbsentTower(TowerFacts):
@@ -29,7 +30,7 @@ class AbsentTower(TowerFacts):
 
     def __init__(self, tower: Tower) -> None:
         super().__init__(tower)
-        self.num_parameters = self.size_bytes = self.value_bytes = 0
+        self.num_parameters = self.size_bytes = self.embed_bytes = 0
 
     def encode(self, item: EncoderItem) -> EncodedItem:
         """Raise InternalError: no order asks for it."""

@@ -91,11 +91,12 @@ def documented(
     tag: str = "generate",
     errors: tuple[int, ...] | None = None,
     error_form: ErrorForm = OPENAI_ERRORS,
+    body_type: str = "application/json",
 ) -> dict[str, Any]:
     """Return the arguments of a route that document its bodies and answers.
 
     Args:
-        body: model of the JSON body. None: the route has no body.
+        body: model of the body. None: the route has no body.
         answer: the JSON answer, as a struct or a schema. None: the answer is not JSON, or empty.
         example: an example of the JSON answer.
         text: an example of a plain-text answer.
@@ -104,6 +105,7 @@ def documented(
         tag: one of TAGS.
         errors: statuses of errors; by default those of all routes with, or without, a body.
         error_form: form of the errors.
+        body_type: media type of the body.
     """
     content: Schema = {}
     if answer is not None:
@@ -126,15 +128,15 @@ def documented(
         "responses": responses,
     }
     if body is not None:
-        route["openapi_extra"] = _RequestBody(body)
+        route["openapi_extra"] = _RequestBody(body, body_type)
     return route
 
 
 class _RequestBody(Mapping[str, Any]):
     """The documentation of a route's body, made when it is read: the schemas of all bodies take a third of a second."""
 
-    def __init__(self, body: type[BaseModel]) -> None:
-        self._body = body
+    def __init__(self, body: type[BaseModel], media_type: str) -> None:
+        self._body, self._media_type = body, media_type
 
     def __getitem__(self, name: str) -> Any:
         return self._entries[name]
@@ -150,7 +152,7 @@ class _RequestBody(Mapping[str, Any]):
         shown: dict[str, Any] = {"schema": body_schema(self._body)}
         if self._body.__name__ in REQUESTS:
             shown["example"] = REQUESTS[self._body.__name__]
-        return {"requestBody": {"required": True, "content": {"application/json": shown}}}
+        return {"requestBody": {"required": True, "content": {self._media_type: shown}}}
 
 
 def stream_of_chunks(chunk: type[msgspec.Struct] | Schema) -> Schema:

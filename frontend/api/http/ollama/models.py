@@ -73,7 +73,7 @@ async def list_running(request: Request) -> Response:
 @router.post("/api/show", **_SHOW)
 async def show(request: Request) -> Response:
     """Return facts about a model, in Ollama's form."""
-    body = await read_body(request, ShowRequest)
+    body = await read_body(request, ShowRequest, any_content_type=True)
     llm, name = named_model(request, body.model or body.name)
     info: dict[str, int | str] = {
         # Clients take it as the beginning of the names below.

@@ -45,7 +45,7 @@ _EMBEDDINGS = documented(EmbeddingsRequest, answer=OneEmbedding, example=docs.ON
 @router.post("/api/generate", **_GENERATE)
 async def generate(request: Request) -> Response:
     """Answer a prompt, in Ollama's form."""
-    body = await read_prompt_body(request, GenerateRequest)
+    body = await read_prompt_body(request, GenerateRequest, any_content_type=True)
     llm, model = named_model(request, body.model)
     request_id = f"ollama-{request_id_of(request, None)}"
     if not body.prompt and not body.images:
@@ -72,7 +72,7 @@ async def generate(request: Request) -> Response:
 @router.post("/api/chat", **_CHAT)
 async def chat(request: Request) -> Response:
     """Answer a conversation, in Ollama's form."""
-    body = await read_prompt_body(request, ChatRequest)
+    body = await read_prompt_body(request, ChatRequest, any_content_type=True)
     llm, model = named_model(request, body.model)
     request_id = f"ollama-{request_id_of(request, None)}"
     if not body.messages:
@@ -90,7 +90,7 @@ async def chat(request: Request) -> Response:
 async def embed(request: Request) -> Response:
     """Return an embedding of each input, in Ollama's form."""
     started_ns = time.monotonic_ns()
-    body = await read_prompt_body(request, EmbedRequest)
+    body = await read_prompt_body(request, EmbedRequest, any_content_type=True)
     texts = [body.input] if isinstance(body.input, str) else body.input
     keep = None if body.truncate is False else -1
     outputs = await _embeddings(request, body, texts, keep=keep, dimensions=body.dimensions)
@@ -103,7 +103,7 @@ async def embed(request: Request) -> Response:
 @router.post("/api/embeddings", **_EMBEDDINGS)
 async def embed_one(request: Request) -> Response:
     """Return an embedding of a prompt: the older form of /api/embed."""
-    body = await read_prompt_body(request, EmbeddingsRequest)
+    body = await read_prompt_body(request, EmbeddingsRequest, any_content_type=True)
     [output] = await _embeddings(request, body, [body.prompt], keep=-1, dimensions=None)
     return JsonResponse(OneEmbedding(output.outputs.values.tolist()))
 

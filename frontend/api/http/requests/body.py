@@ -24,26 +24,31 @@ _TURN_S = 0.003
 _SLICE_BYTES = 1 << 20
 
 
-async def read_body(request: Request, model: type[Model]) -> Model:
-    """Return the body as `model`; InvalidRequest (400, 413 or 415) with the reason if it is invalid."""
-    content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if content_type != "application/json" and not content_type.endswith("+json"):
-        raise UnsupportedMediaType(f"The body must be application/json, got {content_type!r}.")
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in ("", "identity"):
-        raise UnsupportedMediaType(f"Content-Encoding {encoding[:64]!r} is not supported: send the body as it is.")
+async def read_body(request: Request, model: type[Model], *, any_content_type: bool = False) -> Model:
+    """Return the body as `model`; InvalidRequest (400, 413 or 415) with the reason if it is invalid.
+
+    With `any_content_type`, programs need not declare JSON. Web pages, whose requests have an Origin, must: for other types,
+    browsers do not ask the server first whether the page's origin is allowed.
+    """
+    if not any_content_type or "origin" in request.headers:
+        _check_content_type(request)
     settings: FrontendSettings = request.app.state.settings
     with request.app.state.bodies.open() as share:
-        async with within(earliest_deadline(None)):
-            body = await _read(request, settings.max_body_bytes, share)
+        body = await read_bytes(request, settings.max_body_bytes, share)
         await check_shape(body, max_objects=settings.max_body_objects, max_values=settings.max_body_values)
         return _parsed(body, model)
 
 
-async def read_prompt_body(request: Request, model: type[Model]) -> Model:
+async def read_prompt_body(request: Request, model: type[Model], *, any_content_type: bool = False) -> Model:
     """Return the body of a generation request; Overloaded (429), before it is read, if the server is full."""
     models_of(request).admission.check()
-    return await read_body(request, model)
+    return await read_body(request, model, any_content_type=any_content_type)
+
+
+def _check_content_type(request: Request) -> None:
+    content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if content_type != "application/json" and not content_type.endswith("+json"):
+        raise UnsupportedMediaType(f"The body must be application/json, got {content_type!r}.")
 
 
 def _parsed(body: bytes, model: type[Model]) -> Model:
@@ -65,6 +70,26 @@ def _lone_surrogate(body: bytes) -> InvalidRequest | None:
         return None
     text = f"The body contains the lone surrogate {found['lone'].decode()} at byte {found.start()}: it is not valid text."
     return InvalidRequest(text)
+
+
+async def read_bytes(request: Request, limit: int, share: BodyShare) -> bytes:
+    """Return the body of a request.
+
+    Args:
+        request: the HTTP request.
+        limit: maximum number of bytes.
+        share: counts them in the memory of all bodies.
+
+    Raises:
+        InvalidRequest: the body is compressed (415) or too large (413).
+        Overloaded: other bodies take the memory.
+        DeadlineExceeded: the request's time is over.
+    """
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        raise UnsupportedMediaType(f"Content-Encoding {encoding[:64]!r} is not supported: send the body as it is.")
+    async with within(earliest_deadline(None)):
+        return await _read(request, limit, share)
 
 
 async def _read(request: Request, limit: int, share: BodyShare) -> bytes:

@@ -61,8 +61,8 @@ class InputItem(Body):
 
     type: str | None = Field(
         None,
-        description="`message` (also if there is none, but a role), `function_call`, `function_call_output`, `reasoning` or "
-        "`item_reference`; others are refused.",
+        description="`message` (also if there is none, but a role), `function_call`, `function_call_output`, "
+        "`custom_tool_call`, `custom_tool_call_output`, `reasoning` or `item_reference`; others are refused.",
     )
     id: str | None = Field(None, description="The item's id. item_reference: of the item that is meant.")
     status: str | None = Field(
@@ -74,35 +74,51 @@ class InputItem(Body):
     content: Parts = Field(None, description="message: what is said, a text or parts. reasoning: what the model thought.")
     summary: list[ContentPart] | None = Field(None, description="reasoning: read if there is no content.")
     call_id: str | None = Field(
-        None, description="function_call, function_call_output: name of the call. An output with a `name` may have none."
+        None, description="Calls and their outputs: name of the call. An output with a `name` may have none."
     )
-    name: str | None = Field(None, description="function_call: the function called.")
-    namespace: str | None = Field(None, description="function_call: the function's namespace, if it has one.")
+    name: str | None = Field(None, description="function_call, custom_tool_call: the function or the tool called.")
+    namespace: str | None = Field(None, description="Calls: the namespace of the function or tool, if it has one.")
     encrypted_content: str | None = Field(
         None, description="reasoning: read if there is no content and this server made it; that of others is left out."
     )
     arguments: str | None = Field(None, description="function_call: its arguments as JSON text.")
-    output: Parts = Field(None, description="function_call_output: what the function said, a text or parts.")
+    input: str | None = Field(None, description="custom_tool_call: the input of the tool.")
+    output: Parts = Field(None, description="Outputs of calls: what the function or the tool said, a text or parts.")
+
+
+class CustomFormat(Body):
+    """The form of a custom tool's input."""
+
+    type: Literal["text", "grammar"] = Field(description="text: any. grammar: what `definition` describes.")
+    syntax: Literal["lark", "regex"] | None = Field(None, description="grammar: the notation of the definition.")
+    definition: str | None = Field(
+        None,
+        description="grammar: a grammar in Lark's notation, without recursive rules and without `%ignore`; or a regular "
+        "expression of the whole input.",
+    )
 
 
 class FunctionBody(Body):
-    """A function that the model may call."""
+    """A function or a custom tool that the model may call."""
 
-    type: str = Field(description="`function`.")
+    type: str = Field(description="`function`, or `custom`: a tool whose input is a text.")
     name: str | None = Field(None, description="What the model calls it: up to 64 letters, digits, `_` and `-`.")
     description: str | None = Field(None, description="What it is for. The model does not see that of a namespace.")
     parameters: dict[str, Any] | None = Field(None, description="JSON schema of the arguments, an object.")
     strict: bool | None = Field(
         None, description="Hold the arguments to the schema even when the model is free to call or not. Unset: false."
     )
+    format: CustomFormat | None = Field(
+        None, description="custom: the form of the input. Unset: text. A grammar needs a model whose calls can be strict."
+    )
 
 
 class ToolBody(FunctionBody):
-    """A function, or a group of functions."""
+    """A function, a custom tool, or a group of them."""
 
     type: str = Field(
-        description="`function`, or `namespace`: functions under a common name. Tools that OpenAI's servers run are refused; "
-        "only `web_search` is left out beside functions, as Codex always sends it."
+        description="`function`, `custom`, or `namespace`: functions under a common name. Tools that OpenAI's servers run are "
+        "refused; only `web_search` is left out beside functions, as Codex always sends it."
     )
     tools: list[FunctionBody] | None = Field(None, description="namespace: its functions; the model sees NAMESPACE__NAME.")
 
@@ -110,15 +126,15 @@ class ToolBody(FunctionBody):
 class AllowedTool(Body):
     """A tool that may be called now."""
 
-    type: str = Field(description="`function`.")
-    name: str | None = Field(None, description="Of the function.")
+    type: str = Field(description="`function` or `custom`.")
+    name: str | None = Field(None, description="Of the function or the tool.")
 
 
 class ToolChoiceBody(Body):
     """The choice of tools to call."""
 
-    type: str = Field(description="`function`: that one is called. `allowed_tools`: only those may be.")
-    name: str | None = Field(None, description="function: the one that must be called.")
+    type: str = Field(description="`function`, `custom`: that one is called. `allowed_tools`: only those may be.")
+    name: str | None = Field(None, description="function, custom: the one that must be called.")
     mode: Literal["auto", "required"] | None = Field(
         None, description="allowed_tools: whether one of them must be called. Unset: auto."
     )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tetrad.frontend.api.http.responses.bodies import InputBody, InputItem
-from tetrad.frontend.api.http.responses.items import Messages, is_continued
+from tetrad.frontend.api.http.responses.items import OUTPUTS, Messages, is_continued
 from tetrad.frontend.api.http.responses.tools import chosen_tools
 from tetrad.frontend.chat.conversation import Conversation, forces_calls, thinking_kwargs
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
@@ -22,7 +22,7 @@ def conversation_of(body: InputBody, items: Sequence[InputItem], history: Sequen
     """
     tools, choice = chosen_tools(body)
     earlier = [InputItem.model_validate(item) for item in history]
-    messages = Messages(answered={item.call_id for item in (*earlier, *items) if item.type == "function_call_output"})
+    messages = Messages(answered={item.call_id for item in (*earlier, *items) if item.type in OUTPUTS})
     if body.instructions:
         messages.messages.append({"role": "system", "content": body.instructions})
     messages.add_all(earlier, "previous_response_id")

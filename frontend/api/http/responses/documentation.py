@@ -58,6 +58,16 @@ OUTPUT_ITEM = either(
         namespace=field("string", "Of the function, if it has one."),
         arguments=field("string", "Its arguments as JSON text."),
     ),
+    custom_tool_call=obj(
+        "type id status call_id name input",
+        type=constant("custom_tool_call"),
+        id=field("string", "Names the item."),
+        status=_ITEM_STATUS,
+        call_id=field("string", "Names the call; its custom_tool_call_output repeats it."),
+        name=field("string", "The custom tool."),
+        namespace=field("string", "Of the tool, if it has one."),
+        input=field("string", "Its input."),
+    ),
 )
 _USAGE = obj(
     "*",
@@ -186,18 +196,21 @@ _PART = obj(
 _LISTED_ITEM = obj(
     "id type status",
     id=field("string", "Names the item."),
-    type=one_of_type("Kind of item.", "message reasoning function_call function_call_output"),
+    type=one_of_type(
+        "Kind of item.", "message reasoning function_call function_call_output custom_tool_call custom_tool_call_output"
+    ),
     status=field("string", "completed, unless it was sent or cut off otherwise."),
     role=field("string", "message: user, assistant, system or developer."),
     content=field("array", "message, reasoning: its parts.", items=_PART),
     summary=field("array", "reasoning: as sent.", items=_PART),
     encrypted_content=field("string", "reasoning: as sent."),
-    call_id=field("string", "function_call, function_call_output: names the call."),
-    name=field("string", "function_call: the function."),
-    namespace=field("string", "function_call: of the function, if it has one."),
+    call_id=field("string", "Calls and their outputs: names the call."),
+    name=field("string", "function_call, custom_tool_call: the function or the tool."),
+    namespace=field("string", "Calls: of the function or the tool, if it has one."),
     arguments=field("string", "function_call: its arguments as JSON text."),
+    input=field("string", "custom_tool_call: its input."),
     output={
-        "description": "function_call_output: what the function said.",
+        "description": "Outputs of calls: what the function or the tool said.",
         "anyOf": [{"type": "string"}, {"type": "array", "items": _PART}],
     },
 )

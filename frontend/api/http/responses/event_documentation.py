@@ -69,4 +69,8 @@ RESPONSE_EVENT = either(
         name=field("string", "The function."),
         arguments=field("string", "The arguments as JSON text."),
     ),
+    input=_item_event(
+        "response.custom_tool_call_input.delta", delta=field("string", "What is new of the input of a custom tool.")
+    ),
+    input_done=_item_event("response.custom_tool_call_input.done", input=field("string", "The whole input.")),
 )

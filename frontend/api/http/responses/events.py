@@ -6,10 +6,10 @@ Pure, except for the clock it is given. The response is made from the same block
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tetrad.frontend.api.http.responses.calls import CallEvents
 from tetrad.frontend.api.http.responses.encrypted_content import encrypted_content_of
 from tetrad.frontend.api.http.responses.objects import Json, content_part, failure, item_id, output_item, usage
 from tetrad.frontend.api.http.responses.text_tokens import TextTokens
-from tetrad.frontend.api.http.responses.tools import called_function
 from tetrad.frontend.api.http.schemas.objects import TokenLogprob
 from tetrad.frontend.api.http.sse.named_events import Event
 from tetrad.frontend.api.http.turns.blocks import Block, Blocks, Closed, Grown, Opened, Step
@@ -42,6 +42,7 @@ class ResponseEvents:
         self._with_logprobs = with_logprobs
         self._with_encrypted_content = with_encrypted_content
         self._blocks = Blocks()
+        self._calls = CallEvents(response["tools"])
         self._number = 0
         # The status of the last block.
         self._status = "in_progress"
@@ -127,7 +128,7 @@ class ResponseEvents:
             case Opened(block):
                 return self._opened(block)
             case Grown(block, text):
-                return [self._grown(block, text, is_last=is_last)]
+                return self._grown(block, text, is_last=is_last)
             case Closed(block):
                 return self._closed(block, status)
 
@@ -141,29 +142,27 @@ class ResponseEvents:
         part = content_part(block, "", None)
         return [added, self._item_event("response.content_part.added", block, content_index=0, part=part)]
 
-    def _grown(self, block: Block, text: str, *, is_last: bool) -> Event:
+    def _grown(self, block: Block, text: str, *, is_last: bool) -> list[Event]:
         if block.kind != "text":
             self._pending.skip(text, is_last=is_last)
         match block.kind:
             case "reasoning":
-                return self._item_event("response.reasoning_text.delta", block, content_index=0, delta=text)
+                return [self._item_event("response.reasoning_text.delta", block, content_index=0, delta=text)]
             case "call":
-                return self._item_event("response.function_call_arguments.delta", block, delta=text)
+                return [self._item_event(type_, block, **fields) for type_, fields in self._calls.grown(block, text)]
         logprobs = self._pending.take(text, is_last=is_last)
         self._logprobs.setdefault(block.index, []).extend(logprobs)
-        return self._item_event("response.output_text.delta", block, content_index=0, delta=text, logprobs=logprobs)
+        return [self._item_event("response.output_text.delta", block, content_index=0, delta=text, logprobs=logprobs)]
 
     def _closed(self, block: Block, status: str) -> list[Event]:
         logprobs = self._logprobs.get(block.index, [])
-        fields: Json
         match block.kind:
             case "call":
-                fields = called_function(block.name, self._response["tools"]) | {"arguments": block.text}
-                events = [self._item_event("response.function_call_arguments.done", block, **fields)]
+                events = [self._item_event(type_, block, **fields) for type_, fields in self._calls.closed(block)]
             case "reasoning":
                 events = [self._item_event("response.reasoning_text.done", block, content_index=0, text=block.text)]
             case _:
-                fields = {"text": block.text, "logprobs": logprobs}
+                fields: Json = {"text": block.text, "logprobs": logprobs}
                 events = [self._item_event("response.output_text.done", block, content_index=0, **fields)]
         if block.kind != "call":
             part = content_part(block, block.text, logprobs)
@@ -182,7 +181,7 @@ class ResponseEvents:
         return self._event(type_, response=self.response())
 
     def _item_event(self, type_: str, block: Block, /, **fields: Any) -> Event:
-        return self._event(type_, item_id=item_id(self._id, block), output_index=block.index, **fields)
+        return self._event(type_, item_id=item_id(self._id, block, self._response["tools"]), output_index=block.index, **fields)
 
     def _event(self, type_: str, /, **fields: Any) -> Event:
         number, self._number = self._number, self._number + 1

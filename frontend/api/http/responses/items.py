@@ -9,6 +9,7 @@ from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from tetrad.frontend.api.http.responses.bodies import ContentPart, InputItem
+from tetrad.frontend.api.http.responses.custom_tools import arguments_of_input
 from tetrad.frontend.api.http.responses.encrypted_content import text_of_encrypted_content
 from tetrad.frontend.api.http.responses.tools import joined_name
 from tetrad.frontend.api.http.schemas.fields import required
@@ -21,6 +22,8 @@ from tetrad.services.errors import InvalidRequest
 Message = dict[str, Any]
 
 _ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})_[0-9]+")
+CALLS = ("function_call", "custom_tool_call")
+OUTPUTS = ("function_call_output", "custom_tool_call_output")
 _ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 
@@ -49,7 +52,7 @@ class Messages:
         """Append items, which are at `path` in the body; InvalidRequest names the invalid item."""
         for place, item in enumerate(items):
             # A call that was cut off usually has no output, and its arguments are not valid JSON: it is left out.
-            is_cut_off = item.type == "function_call" and item.status == "incomplete"
+            is_cut_off = item.type in CALLS and item.status == "incomplete"
             if not is_cut_off or item.call_id in self._answered:
                 self.add(item, f"{path}.{place}")
 
@@ -63,8 +66,10 @@ class Messages:
                 turn = self._assistant(new=self._has_spoken())
                 turn["reasoning_content"] = "\n".join(filter(None, (turn.get("reasoning_content"), thought)))
             case "function_call":
-                self._add_call(item, path)
-            case "function_call_output":
+                self._add_call(item, path, _as_json(required(path, "arguments", item.arguments)))
+            case "custom_tool_call":
+                self._add_call(item, path, arguments_of_input(required(path, "input", item.input)))
+            case "function_call_output" | "custom_tool_call_output":
                 self._add_output(item, path)
             case other:
                 raise InvalidRequest(f"{path}: items of type {other!r:.64} are not supported.", field=f"{path}.type")
@@ -81,10 +86,10 @@ class Messages:
         else:
             self._append({"role": role, "content": _content(f"{path}.content", item.content)})
 
-    def _add_call(self, item: InputItem, path: str) -> None:
+    def _add_call(self, item: InputItem, path: str, arguments: str) -> None:
         name, call_id = required(path, "name", item.name), required(path, "call_id", item.call_id)
         name = joined_name(item.namespace, name)
-        function = {"name": name, "arguments": _as_json(required(path, "arguments", item.arguments))}
+        function = {"name": name, "arguments": arguments}
         self._calls[call_id] = name
         turn = self._assistant(new=False)
         turn["tool_calls"] = [*turn.get("tool_calls", ()), {"id": call_id, "type": "function", "function": function}]
@@ -98,7 +103,8 @@ class Messages:
             return
         call_id = required(path, "call_id", item.call_id)
         if call_id not in self._calls:
-            text = f"{path}.call_id: No tool call found for function call output with call_id {call_id:.64}."
+            kind = "custom tool call" if item.type == "custom_tool_call_output" else "function call"
+            text = f"{path}.call_id: No tool call found for {kind} output with call_id {call_id:.64}."
             raise InvalidRequest(text, field=f"{path}.call_id")
         text, images = text_and_images(_content(f"{path}.output", item.output))
         self._append({"role": "tool", "tool_call_id": call_id, "name": self._calls[call_id], "content": text})

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tetrad.frontend.api.http.responses.bodies import FunctionBody, ResponsesRequest, ToolBody, ToolChoiceBody
-from tetrad.frontend.api.http.responses.tools import called_function, offered
+from tetrad.frontend.api.http.responses.calls import call_fields, is_custom_call
+from tetrad.frontend.api.http.responses.custom_tools import CUSTOM
+from tetrad.frontend.api.http.responses.tools import offered
 from tetrad.frontend.api.http.schemas.errors import status_of
 from tetrad.frontend.api.http.schemas.objects import TokenLogprob
 from tetrad.frontend.api.http.turns.blocks import Block
@@ -16,7 +18,7 @@ Json = dict[str, Any]
 
 _ERROR_CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
 _ITEM_TYPES = {"reasoning": "reasoning", "text": "message", "call": "function_call"}
-_ID_PREFIXES = {"reasoning": "rs", "text": "msg", "call": "fc"}
+_ID_PREFIXES = {"reasoning": "rs", "message": "msg", "function_call": "fc", "custom_tool_call": "ctc"}
 
 
 def new_response(
@@ -67,9 +69,9 @@ def new_response(
     }
 
 
-def item_id(response_id: str, block: Block) -> str:
+def item_id(response_id: str, block: Block, tools: Sequence[Json]) -> str:
     """Return the id of an output item; `items.response_of_item` returns its response."""
-    return f"{_ID_PREFIXES[block.kind]}_{response_id.removeprefix('resp_')}_{block.index}"
+    return f"{_ID_PREFIXES[_item_type(block, tools)]}_{response_id.removeprefix('resp_')}_{block.index}"
 
 
 def output_item(response_id: str, block: Block, status: str, logprobs: list[Any] | None, tools: Sequence[Json] = ()) -> Json:
@@ -82,13 +84,12 @@ def output_item(response_id: str, block: Block, status: str, logprobs: list[Any]
         logprobs: log-probabilities of its text; None if they were not requested.
         tools: the tools of the response.
     """
-    item: Json = {"type": _ITEM_TYPES[block.kind], "id": item_id(response_id, block), "status": status}
+    item: Json = {"type": _item_type(block, tools), "id": item_id(response_id, block, tools), "status": status}
     match block.kind:
         case "reasoning":
             return item | {"summary": [], "content": _parts(block, None)}
         case "call":
-            function = called_function(block.name, tools)
-            return item | {"call_id": block.call_id, **function, "arguments": block.text}
+            return item | call_fields(block, tools)
     return item | {"role": "assistant", "content": _parts(block, logprobs)}
 
 
@@ -122,6 +123,10 @@ def failure(error: TetradError) -> Json:
     return {"code": _ERROR_CODES.get(status_of(error), "server_error"), "message": error.message}
 
 
+def _item_type(block: Block, tools: Sequence[Json]) -> str:
+    return "custom_tool_call" if is_custom_call(block, tools) else _ITEM_TYPES[block.kind]
+
+
 def _parts(block: Block, logprobs: list[Any] | None) -> list[Json]:
     return [content_part(block, block.text, logprobs)] if block.text else []
 
@@ -138,4 +143,6 @@ def _tool(tool: FunctionBody) -> Json:
     fields = {"type": tool.type, "name": tool.name, "description": tool.description}
     if isinstance(tool, ToolBody) and tool.tools is not None:
         return fields | {"tools": [_tool(member) for member in tool.tools]}
+    if tool.type == CUSTOM:
+        return fields | {"format": {"type": "text"} if tool.format is None else tool.format.model_dump(exclude_none=True)}
     return fields | {"parameters": tool.parameters, "strict": bool(tool.strict)}

@@ -1,6 +1,7 @@
 """Tools: converts tools of the Responses API to a conversation's functions and tool choice. Pure.
 
-A function of a namespace is one function for the model, under a joined name; calls name both parts to the client.
+A function of a namespace is one function for the model, under a joined name; calls name both parts to the client. A custom
+tool is a function with one argument (custom_tools.py).
 """
 
 import re
@@ -8,12 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tetrad.frontend.api.http.responses.bodies import FunctionBody, InputBody, ToolBody, ToolChoiceBody
+from tetrad.frontend.api.http.responses.custom_tools import CUSTOM, custom_tool
 from tetrad.frontend.chat.conversation import NamedTool, ToolChoice
 from tetrad.frontend.parsing.elements.interface import Tool
 from tetrad.services.errors import InvalidRequest
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _FUNCTION = "function"
+_CALLABLE = (_FUNCTION, CUSTOM)
 _NAMESPACE = "namespace"
 _WEB_SEARCH = "web_search"
 
@@ -26,14 +29,14 @@ def chosen_tools(body: InputBody) -> tuple[list[Tool], ToolChoice]:
         if choice == "required" and not tools:
             raise _wrong("When using `tool_choice`, `tools` must be set.")
         return tools, choice or "auto"
-    if choice.type == _FUNCTION:
+    if choice.type in _CALLABLE:
         [named] = _among(tools, [choice.name])
         return tools, NamedTool(named.name)
     if choice.type != "allowed_tools":
-        raise _wrong(f"tool_choice of type {choice.type!r} is not supported, only 'function' and 'allowed_tools'.")
-    other = next((tool.type for tool in choice.tools or () if tool.type != _FUNCTION), None)
+        raise _wrong(f"tool_choice of type {choice.type!r} is not supported, only 'function', 'custom' and 'allowed_tools'.")
+    other = next((tool.type for tool in choice.tools or () if tool.type not in _CALLABLE), None)
     if other is not None:
-        raise _wrong(f"tool_choice.tools: tools of type {other!r} are not supported, only 'function'.")
+        raise _wrong(f"tool_choice.tools: tools of type {other!r} are not supported, only 'function' and 'custom'.")
     allowed = _among(tools, list(dict.fromkeys(tool.name for tool in choice.tools or ())))
     if not allowed:
         raise _wrong("tool_choice of type 'allowed_tools' needs tools.")
@@ -65,6 +68,15 @@ def called_function(name: str, tools: Sequence[Mapping[str, Any]]) -> dict[str, 
     return {"name": name}
 
 
+def is_custom(name: str, tools: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a call is of a custom tool; arguments: see `called_function`."""
+    return any(
+        tool["type"] == CUSTOM and joined_name(namespace, tool["name"]) == name
+        for each in tools
+        for namespace, tool in ((each["name"], tool) for tool in each.get("tools", ()))
+    ) or any(each["type"] == CUSTOM and each["name"] == name for each in tools)
+
+
 def _tools(bodies: Sequence[ToolBody]) -> list[Tool]:
     tools: dict[str, Tool] = {}
     for place, body in offered(bodies):
@@ -88,10 +100,14 @@ def _functions(path: str, body: ToolBody) -> Iterator[tuple[str, Tool]]:
 
 
 def _function(path: str, body: FunctionBody, namespace: str | None) -> Tool:
-    if body.type != _FUNCTION:
-        text = f"{path}: tools of type {body.type!r} are not supported by this server, only 'function'."
+    if body.type not in _CALLABLE:
+        text = f"{path}: tools of type {body.type!r} are not supported by this server, only 'function' and 'custom'."
         raise InvalidRequest(text, field=f"{path}.type")
     name = joined_name(namespace, _name(path, body))
+    if body.type == CUSTOM:
+        return custom_tool(name, body, path)
+    if body.format is not None:
+        raise InvalidRequest(f"{path}.format: a function has no format; its parameters do.", field=f"{path}.format")
     return Tool(name, body.description or "", body.parameters or {}, bool(body.strict))
 
 

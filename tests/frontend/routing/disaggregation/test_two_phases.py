@@ -68,6 +68,7 @@ async def test_the_request_counts_once(asking, producer, consumer):
         ({"prompt": "short"}, "less than a block"),
         ({"prompt": {"prompt_token_ids": [1] * 16}}, "its last token is computed in any case"),
         ({"prompt_logprobs": 1}, "each token of the prompt is computed"),
+        ({"prompt_logprob_token_ids": [1]}, "each token of the prompt is computed"),
         ({"skip_reading_prefix_cache": True}, "it asks for no blocks"),
         ({"data_parallel_rank": 1}, "it is pinned"),
         ({"extra_args": {"kv_transfer_params": {"do_remote_prefill": True, "remote_engine_id": "x"}}}, "it has blocks"),

@@ -7,8 +7,10 @@ models/gemma3/processing_gemma3.py.
 from collections.abc import Mapping
 from typing import Any
 
-from tetrad.tokenizer_svc.media.images.families.family import Expansion, Family
-from tetrad.tokenizer_svc.media.images.families.model import ImageModel, ModelFiles, ProcessedImage
+from tetrad.tokenizer_svc.media.images.families.family import Family
+from tetrad.tokenizer_svc.media.images.families.model import ImageModel
+from tetrad.tokenizer_svc.media.items import Expansion, ProcessedItem
+from tetrad.tokenizer_svc.media.model_files import ModelFiles
 
 
 def crop_embeds(model: ImageModel, height: int, width: int) -> int:
@@ -28,7 +30,7 @@ def crop_size(model: ImageModel) -> tuple[int, int]:
     return size["height"], size["width"]
 
 
-def _expand_single(model: ImageModel, image: ProcessedImage) -> Expansion:
+def _expand_single(model: ImageModel, image: ProcessedItem) -> Expansion:
     height, width = image.shape("pixel_values")[-2:]
     return Expansion(model.mark, 1, crop_embeds(model, height, width))
 
@@ -37,7 +39,7 @@ def _max_single(model: ImageModel) -> int:
     return crop_embeds(model, *crop_size(model))
 
 
-def _expand_several(model: ImageModel, image: ProcessedImage) -> Expansion:
+def _expand_several(model: ImageModel, image: ProcessedItem) -> Expansion:
     start, end = model.named("start_image_token", "<img>"), model.named("end_image_token", "</img>")
     return Expansion(f"{start}{model.mark}{end}", 1, _seq_length(model) * image.shape("pixel_values")[0])
 
@@ -60,7 +62,7 @@ def _gemma_placeholder(model: ImageModel) -> str:
     return model.named("boi_token", "<start_of_image>")
 
 
-def _expand_gemma(model: ImageModel, _: ProcessedImage) -> Expansion:
+def _expand_gemma(model: ImageModel, _: ProcessedItem) -> Expansion:
     end = model.named("eoi_token", "<end_of_image>")
     return Expansion(f"\n\n{_gemma_placeholder(model)}{model.mark}{end}\n\n", 1, _max_gemma(model))
 

@@ -8,29 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tetrad.tokenizer_svc.media.images.families.model import ImageModel, ModelFiles, ProcessedImage
-
-Grid = tuple[int, int, int]
-
-
-@dataclass(frozen=True)
-class Expansion:
-    """What a prompt has in place of an image's placeholder.
-
-    Attributes:
-        text: a text with `num_marks` marks of the image (`model.mark`).
-        num_marks: number of marks.
-        repeat: number of tokens that each mark stands for; each of them takes an embedding.
-    """
-
-    text: str
-    num_marks: int
-    repeat: int
-
-    @property
-    def num_embeds(self) -> int:
-        """Number of embeddings."""
-        return self.num_marks * self.repeat
+from tetrad.tokenizer_svc.media.images.families.model import ImageModel
+from tetrad.tokenizer_svc.media.items import Expansion, Grid, ProcessedItem
+from tetrad.tokenizer_svc.media.model_files import ModelFiles
 
 
 def _no_grid(*_: object) -> Grid | None:
@@ -65,12 +45,12 @@ class Family:
     """
 
     image_processor: str
-    expand: Callable[[ImageModel, ProcessedImage], Expansion]
+    expand: Callable[[ImageModel, ProcessedItem], Expansion]
     max_embeds: Callable[[ImageModel], int]
     kwargs: tuple[str, ...] = ()
     placeholder: Callable[[ImageModel], str] = mark_of
     message_text: Callable[[ImageModel], str] = mark_of
-    grid: Callable[[ImageModel, ProcessedImage], Grid | None] = _no_grid
+    grid: Callable[[ImageModel, ProcessedItem], Grid | None] = _no_grid
     settings: Callable[[ModelFiles], Mapping[str, Any]] = _no_settings
     splits_single: bool = False
     stacked: bool = True

@@ -4,11 +4,12 @@ Source: transformers' models/llava_next/processing_llava_next.py.
 """
 
 from tetrad.tokenizer_svc.media.images.families.cropped import crop_embeds, crop_size
-from tetrad.tokenizer_svc.media.images.families.family import Expansion, Family
-from tetrad.tokenizer_svc.media.images.families.model import ImageModel, ProcessedImage
+from tetrad.tokenizer_svc.media.images.families.family import Family
+from tetrad.tokenizer_svc.media.images.families.model import ImageModel
+from tetrad.tokenizer_svc.media.items import Expansion, ProcessedItem
 
 
-def _expand(model: ImageModel, image: ProcessedImage) -> Expansion:
+def _expand(model: ImageModel, image: ProcessedItem) -> Expansion:
     height, width = image.integers("image_sizes")
     return Expansion(model.mark, 1, _num_embeds(model, height, width))
 

@@ -7,15 +7,16 @@ import math
 from collections.abc import Iterator
 
 from tetrad.tokenizer_svc.media.images.families.cropped import crop_size
-from tetrad.tokenizer_svc.media.images.families.family import Expansion, Family
+from tetrad.tokenizer_svc.media.images.families.family import Family
 from tetrad.tokenizer_svc.media.images.families.llava_next import best_resolution, unpadded
-from tetrad.tokenizer_svc.media.images.families.model import ImageModel, ProcessedImage
+from tetrad.tokenizer_svc.media.images.families.model import ImageModel
+from tetrad.tokenizer_svc.media.items import Expansion, ProcessedItem
 
 _ASPECT_RATIO = "anyres_max_9"
 _MOST_SURPLUS = 1.1
 
 
-def _expand(model: ImageModel, image: ProcessedImage) -> Expansion:
+def _expand(model: ImageModel, image: ProcessedItem) -> Expansion:
     is_split = image.integers("batch_num_images") == [1]
     height, width = image.integers("image_sizes")
     return Expansion(model.mark, 1, _num_split(model, height, width) if is_split else _num_whole(model) + 1)

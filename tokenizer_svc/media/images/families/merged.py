@@ -9,20 +9,22 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from tetrad.tokenizer_svc.media.images.families.family import Expansion, Family, Grid
-from tetrad.tokenizer_svc.media.images.families.model import ImageModel, ModelFiles, ProcessedImage
+from tetrad.tokenizer_svc.media.images.families.family import Family
+from tetrad.tokenizer_svc.media.images.families.model import ImageModel
+from tetrad.tokenizer_svc.media.items import Expansion, Grid, ProcessedItem
+from tetrad.tokenizer_svc.media.model_files import ModelFiles
 
 _MAX_ASPECT_RATIO = 200
 """The processors refuse longer images."""
 
 
-def _grid(model: ImageModel, image: ProcessedImage) -> Grid:
+def _grid(model: ImageModel, image: ProcessedItem) -> Grid:
     frames, rows, cols = image.integers("image_grid_thw")
     merge = model.settings["merge_size"]
     return frames, rows // merge, cols // merge
 
 
-def _expand(model: ImageModel, image: ProcessedImage) -> Expansion:
+def _expand(model: ImageModel, image: ProcessedItem) -> Expansion:
     return Expansion(model.mark, 1, math.prod(_grid(model, image)))
 
 

@@ -6,8 +6,10 @@ Source: transformers' models/pixtral/processing_pixtral.py.
 from collections.abc import Mapping
 from typing import Any
 
-from tetrad.tokenizer_svc.media.images.families.family import Expansion, Family
-from tetrad.tokenizer_svc.media.images.families.model import ImageModel, ModelFiles, ProcessedImage
+from tetrad.tokenizer_svc.media.images.families.family import Family
+from tetrad.tokenizer_svc.media.images.families.model import ImageModel
+from tetrad.tokenizer_svc.media.items import Expansion, ProcessedItem
+from tetrad.tokenizer_svc.media.model_files import ModelFiles
 
 
 def _side(files: ModelFiles) -> int:
@@ -21,7 +23,7 @@ def _settings(files: ModelFiles) -> Mapping[str, Any]:
     return {"patch_size": {"height": _side(files), "width": _side(files)}}
 
 
-def _expand(model: ImageModel, image: ProcessedImage) -> Expansion:
+def _expand(model: ImageModel, image: ProcessedItem) -> Expansion:
     height, width = image.integers("image_sizes")
     rows, cols = height // _side(model), width // _side(model)
     row_end, end = model.named("image_break_token", "[IMG_BREAK]"), model.named("image_end_token", "[IMG_END]")

@@ -7,9 +7,9 @@ from tetrad.tokenizer_svc.media.images.families.family import Family
 from tetrad.tokenizer_svc.media.images.families.llava_next import LLAVA_NEXT
 from tetrad.tokenizer_svc.media.images.families.llava_onevision import LLAVA_ONEVISION
 from tetrad.tokenizer_svc.media.images.families.merged import GLM, QWEN
-from tetrad.tokenizer_svc.media.images.families.model import ModelFiles
 from tetrad.tokenizer_svc.media.images.families.rows import PIXTRAL
 from tetrad.tokenizer_svc.media.images.families.tiled import TILED
+from tetrad.tokenizer_svc.media.model_files import ModelFiles
 
 FAMILIES: Mapping[str, Family] = {
     "gemma3": GEMMA3,

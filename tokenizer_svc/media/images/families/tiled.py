@@ -5,11 +5,12 @@ Source: transformers' models/smolvlm/processing_smolvlm.py, `get_image_prompt_st
 
 from functools import partial
 
-from tetrad.tokenizer_svc.media.images.families.family import Expansion, Family
-from tetrad.tokenizer_svc.media.images.families.model import ImageModel, ProcessedImage
+from tetrad.tokenizer_svc.media.images.families.family import Family
+from tetrad.tokenizer_svc.media.images.families.model import ImageModel
+from tetrad.tokenizer_svc.media.items import Expansion, ProcessedItem
 
 
-def _expand(model: ImageModel, image: ProcessedImage) -> Expansion:
+def _expand(model: ImageModel, image: ProcessedItem) -> Expansion:
     [rows], [cols] = image.integers("rows"), image.integers("cols")
     fake = model.named("fake_image_token", "<fake_token_around_image>")
     whole = model.named("global_image_token", "<global-img>")

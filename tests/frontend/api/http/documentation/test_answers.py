@@ -274,6 +274,8 @@ PLAIN = {
     "POST /wake_up": ("/wake_up", None),
     "GET /is_sleeping": ("/is_sleeping", None),
     "POST /reset_prefix_cache": ("/reset_prefix_cache", None),
+    "POST /reset_mm_cache": ("/reset_mm_cache", None),
+    "POST /reset_encoder_cache": ("/reset_encoder_cache", None),
     "POST /resume": ("/resume", None),
     "POST /update_weights_from_disk": ("/update_weights_from_disk", {"model_path": "/new"}),
     "POST /init_weight_transfer_engine": ("/init_weight_transfer_engine", {"init_info": {}}),
@@ -310,6 +312,9 @@ def requests_of(api, path):
     return api["paths"][path]["post"]["requestBody"]["content"]["application/json"]
 
 
+OF_RECORDINGS = {"POST /v1/audio/transcriptions", "POST /v1/audio/translations"}
+"""Tested in test_speech_answers.py."""
+
 BEFORE = {"POST /stop_profile": "/start_profile"}
 """What must be asked first."""
 
@@ -332,7 +337,7 @@ async def test_no_answer_is_left_out_here(api):
     """A new endpoint with a JSON answer comes into one of these tables."""
     lives = {f"{method.upper()} /v1/responses/{{response_id}}{suffix}" for method, suffix in LIFE}
     tested = {*PLAIN, *lives, *(f"POST {path}" for path, _ in (*GENERATED.values(), *LINES.values()))}
-    tested |= {f"POST {path}" for path in POOLING}
+    tested |= {f"POST {path}" for path in POOLING} | OF_RECORDINGS
 
     documented = {
         name.removesuffix(" 200") for name, content in contents(api) if name.endswith(" 200") and content.get("schema")

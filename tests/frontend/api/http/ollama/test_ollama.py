@@ -271,3 +271,30 @@ async def test_a_key_is_asked_for_in_ollama_s_form(serve_frontend):
         answer = await frontend.http.get("/api/tags")
 
     assert (answer.status_code, set(answer.json())) == (401, {"error"})
+
+
+@pytest.mark.parametrize("content_type", ["application/x-www-form-urlencoded", "application/octet-stream"])
+async def test_a_body_needs_no_content_type_of_json(http, content_type):
+    """curl sends the first one unless it is told otherwise, LiteLLM's ollama_chat the second one."""
+    bodies = {
+        "/api/generate": {"prompt": "hi", "stream": False},
+        "/api/chat": {"messages": HI, "stream": False},
+        "/api/show": {},
+    }
+
+    for path, body in bodies.items():
+        content = json.dumps({"model": "fake", **body})
+        answer = await http.post(path, content=content, headers={"content-type": content_type})
+
+        assert answer.status_code == 200, answer.text
+
+
+async def test_a_web_page_must_send_json(http, engine):
+    """A browser sends other types to this server without a question whether the page's origin is allowed."""
+    headers = {"content-type": "text/plain", "origin": "https://page.example"}
+
+    answer = await http.post("/api/generate", content=b'{"model": "fake", "prompt": "hi"}', headers=headers)
+
+    assert answer.status_code == 415
+    assert answer.json() == {"error": "The body must be application/json, got 'text/plain'."}
+    assert engine.requests == []

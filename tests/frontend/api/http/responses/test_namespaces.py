@@ -82,7 +82,7 @@ async def test_calls_name_the_namespace_in_the_answer_in_events_and_in_the_store
         ([SEARCH], "tools.0.type"),
         ([AGENTS | {"name": None}], "tools.0.name"),
         ([AGENTS | {"tools": []}], "tools.0.tools"),
-        ([AGENTS | {"tools": [CLOSE, {"type": "custom", "name": "x"}]}], "tools.0.tools.1.type"),
+        ([AGENTS | {"tools": [CLOSE, {"type": "mcp", "name": "x"}]}], "tools.0.tools.1.type"),
         ([AGENTS | {"tools": [CLOSE, {"type": "function"}]}], "tools.0.tools.1.name"),
         ([AGENTS, CLOSE | {"name": "agents__close"}], "tools.1.name"),
     ],

@@ -40,7 +40,7 @@ WRONG_FIELDS = (
     ({"repetition_penalty": 0}, "repetition_penalty", "repetition_penalty must be greater than zero, got 0"),
     ({"seed": 2**63}, "seed", "seed must fit 64 bits"),
     ({"stop": [""]}, "stop", "stop cannot contain an empty string."),
-    ({"stop": list("abcde")}, "stop", "at most 4 strings, got 5"),
+    ({"stop": ["a"] * 65}, "stop", "at most 64 strings, got 65"),
     ({"logit_bias": {"x": 1}}, "logit_bias", "got the key 'x'"),
     ({"logit_bias": {"999": 1}}, "logit_bias", "out-of-vocab"),
     ({"allowed_token_ids": []}, "allowed_token_ids", "allowed_token_ids is not None and empty!"),

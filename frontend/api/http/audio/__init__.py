@@ -1,0 +1,1 @@
+"""/v1/audio: transcriptions and translations of recordings, in OpenAI's forms."""

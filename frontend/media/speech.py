@@ -1,0 +1,90 @@
+"""Speech: a recording of speech, before and after the tokenizer has prepared it for a model. Values only."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tetrad.frontend.media.features import MediaFeature
+
+
+class SpeechTask(Enum):
+    """What is made of a recording; the values are vLLM's words."""
+
+    TRANSCRIBE = "transcribe"
+    TRANSLATE = "translate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """A recording, and what is asked of it.
+
+    Attributes:
+        data: the file.
+        media_type: as "audio/mpeg"; empty: unknown.
+        task: what is made of it.
+        language: the spoken language, an ISO 639-1 code; empty: unknown.
+        to_language: the language of the text; empty: English for a translation, else the spoken language.
+        prompt: the text before the recording; empty: none.
+        with_timestamps: let the model write the times of its sentences.
+    """
+
+    data: bytes = field(repr=False)
+    media_type: str = ""
+    task: SpeechTask = SpeechTask.TRANSCRIBE
+    language: str = ""
+    to_language: str = ""
+    prompt: str = ""
+    with_timestamps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageDetection:
+    """How a model finds the language of a recording: the likeliest of some tokens after a prompt with the first piece.
+
+    Attributes:
+        prompt_token_ids: the ids of the prompt.
+        languages: the code of each language by the id of its token.
+    """
+
+    prompt_token_ids: list[int]
+    languages: dict[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechPiece:
+    """A piece of a recording that the model reads at once.
+
+    Attributes:
+        start_s: its start in the recording.
+        duration_s: its length.
+        token_ids: the ids of its prompt.
+        language_index: where the token of the detected language is to be inserted into the ids; None: nowhere.
+        features: the preprocessed piece.
+    """
+
+    start_s: float
+    duration_s: float
+    token_ids: list[int] = field(repr=False)
+    language_index: int | None
+    features: tuple[MediaFeature, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedSpeech:
+    """A recording as the model reads it.
+
+    Attributes:
+        duration_s: length of the recording.
+        language: code of the spoken language; empty: unknown.
+        detection: how to find the language; None: it is known, or the prompts do not need it.
+        first_timestamp_id: id of the token of a piece's beginning; each following id is `timestamp_step_s` later. None: the
+            model writes no times.
+        timestamp_step_s: see `first_timestamp_id`.
+        pieces: the pieces, in order; at least one.
+    """
+
+    duration_s: float
+    language: str
+    detection: LanguageDetection | None
+    first_timestamp_id: int | None
+    timestamp_step_s: float
+    pieces: tuple[SpeechPiece, ...]

@@ -1,0 +1,74 @@
+"""Segments: splits the tokens of a piece of a recording at its timestamp tokens. Pure; knows ids and seconds."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Tokens between two times.
+
+    Attributes:
+        start_s: its start in the recording.
+        end_s: its end.
+        token_ids: the ids of its text.
+        avg_logprob: average log-probability of these tokens and of the timestamp at their end.
+        text: its text, which may begin with a space.
+    """
+
+    start_s: float
+    end_s: float
+    token_ids: list[int]
+    avg_logprob: float
+    text: str = ""
+
+    def with_text(self, text: str) -> "Segment":
+        """Return the segment with a text."""
+        return replace(self, text=text)
+
+
+def split_at_times(
+    token_ids: Sequence[int],
+    logprobs: Sequence[float],
+    *,
+    first_timestamp_id: int | None,
+    step_s: float,
+    start_s: float,
+    duration_s: float,
+    ends: Collection[int],
+) -> list[Segment]:
+    """Return the segments of a piece that begins with the timestamp 0.
+
+    Times outside the piece are moved to its ends, and times before the previous one to that.
+
+    Args:
+        token_ids: the generated ids.
+        logprobs: the log-probability of each.
+        first_timestamp_id: id of the timestamp 0; None: there are no timestamps, and the piece is one segment.
+        step_s: seconds between the times of two neighbouring ids.
+        start_s: start of the piece in the recording.
+        duration_s: length of the piece.
+        ends: ids of the ends of text, which belong to no segment.
+    """
+    segments: list[Segment] = []
+    begin, ids, values = 0.0, list[int](), list[float]()
+
+    def close(end: float) -> None:
+        if ids:
+            mean = sum(values) / len(values)
+            segments.append(Segment(round(start_s + begin, 3), round(start_s + end, 3), list(ids), mean))
+        ids.clear()
+        values.clear()
+
+    for token_id, logprob in zip(token_ids, logprobs, strict=True):
+        if token_id in ends:
+            continue
+        values.append(logprob)
+        if first_timestamp_id is None or token_id < first_timestamp_id:
+            ids.append(token_id)
+            continue
+        time = min(max((token_id - first_timestamp_id) * step_s, begin), duration_s)
+        close(time)
+        begin = time
+    close(duration_s)
+    return segments
