@@ -21,7 +21,7 @@ from tetrad.engine_core_svc.engine.transfer_check import TransferCheck
 from tetrad.engine_core_svc.kv_cache.connector import ConnectorChain, KVConnector
 from tetrad.engine_core_svc.kv_cache.event_log import KvEventLog
 from tetrad.engine_core_svc.kv_cache.host_tier import HostTier
-from tetrad.engine_core_svc.kv_cache.kv_transfer import KvTransfers, check_groups
+from tetrad.engine_core_svc.kv_cache.kv_transfer import KvTransfers, check_model
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.media.attended import AttendedMedia
 from tetrad.engine_core_svc.media.planning import Media, NoMedia
@@ -136,7 +136,7 @@ async def start_engine(
         tls=settings.tls,
         carrier=carrier,
     )
-    connector = _connector(settings, layout, kv_events, instance_id)
+    connector = _connector(settings, layout, facts, kv_events, instance_id)
     engine = Engine(
         _scheduler(settings, layout, messages, connector, drafts, _media(settings, layout, facts)),
         _admission(settings, layout, facts, messages),
@@ -220,11 +220,13 @@ def _scheduler(
     return Scheduler(limits, kv_cache, grammars, throttle, drafts, fan_outs, adapters, stages, media)
 
 
-def _connector(settings: EngineCoreSettings, layout: KVCacheLayout, kv_events: KvEventLog, instance_id: str) -> KVConnector:
+def _connector(
+    settings: EngineCoreSettings, layout: KVCacheLayout, facts: WorkerFacts, kv_events: KvEventLog, instance_id: str
+) -> KVConnector:
     """Return the connectors of the KV cache. Raises Unsupported if its blocks cannot be moved, and the settings need that."""
     connectors: list[KVConnector] = [HostTier(layout.num_host_blocks)] if layout.num_host_blocks else []
     if settings.kv_role != "none":
-        check_groups(layout.groups)
+        check_model(layout.groups, generates=facts.pooling is None or facts.pooling.generates)
         connectors.append(
             KvTransfers(
                 instance_id,

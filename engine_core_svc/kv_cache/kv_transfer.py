@@ -21,8 +21,13 @@ _LEASE_ID_BITS = 53
 _KEPT_AFTER = (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_STOPPED)
 
 
-def check_groups(groups: Sequence[KvGroup]) -> None:
-    """Raise Unsupported unless the model has one KV group that keeps all tokens: of others, blocks are freed or overwritten."""
+def check_model(groups: Sequence[KvGroup], *, generates: bool) -> None:
+    """Raise Unsupported unless the model generates tokens, and has one KV group that keeps all of them.
+
+    Blocks of other groups are freed or overwritten, and of a request that pools nobody reads the blocks.
+    """
+    if not generates:
+        raise Unsupported("kv-role needs a model that generates tokens; this one pools.")
     if len(groups) != 1 or not groups[0].keeps_all:
         raise Unsupported(
             f"kv-role needs a model whose layers all keep the keys and values of every token; this one has {len(groups)} KV "
