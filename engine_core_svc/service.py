@@ -15,7 +15,7 @@ from tetrad.engine_core_svc.core.message_sizes import MessageLimits
 from tetrad.engine_core_svc.core.speculative_config import read_speculative_config
 from tetrad.engine_core_svc.engine.admission import Admission, AdmissionLimits
 from tetrad.engine_core_svc.engine.engine import Engine
-from tetrad.engine_core_svc.engine.media_check import MediaCheck
+from tetrad.engine_core_svc.engine.media_check import AttendedMediaCheck, MediaCheck
 from tetrad.engine_core_svc.engine.queue_limits import QueueLimits
 from tetrad.engine_core_svc.engine.transfer_check import TransferCheck
 from tetrad.engine_core_svc.kv_cache.connector import ConnectorChain, KVConnector
@@ -23,6 +23,7 @@ from tetrad.engine_core_svc.kv_cache.event_log import KvEventLog
 from tetrad.engine_core_svc.kv_cache.host_tier import HostTier
 from tetrad.engine_core_svc.kv_cache.kv_transfer import KvTransfers, check_groups
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
+from tetrad.engine_core_svc.media.attended import AttendedMedia
 from tetrad.engine_core_svc.media.planning import Media, NoMedia
 from tetrad.engine_core_svc.media.store import MediaStore
 from tetrad.engine_core_svc.observability.metrics import EngineMetrics
@@ -239,7 +240,8 @@ def _connector(settings: EngineCoreSettings, layout: KVCacheLayout, kv_events: K
 def _media(settings: EngineCoreSettings, layout: KVCacheLayout, facts: WorkerFacts) -> Media | NoMedia:
     if not facts.modalities:
         return NoMedia()
-    return Media(
+    kind = AttendedMedia if facts.is_encoder_decoder else Media
+    return kind(
         MediaStore(settings.max_total_media_bytes),
         facts.encoder_cache_size(layout),
         max_step_tokens=layout.max_num_batched_tokens,
@@ -264,8 +266,9 @@ def _admission(settings: EngineCoreSettings, layout: KVCacheLayout, facts: Worke
             needs_all_tokens=facts.pooling is not None and facts.pooling.needs_all_tokens,
             answer_row_bytes=facts.answer_row_bytes,
             takes_extra_args=bool(facts.logits_processors),
+            scores_prompts=facts.scores_prompts,
             transfers=TransferCheck(settings.kv_role, settings.kv_peers),
-            media=MediaCheck(
+            media=(AttendedMediaCheck if facts.is_encoder_decoder else MediaCheck)(
                 settings.model,
                 facts.modalities,
                 cache_size=facts.encoder_cache_size(layout),

@@ -19,7 +19,11 @@ def save_vision_model(directory: Path, kind: str) -> torch.nn.Module:
     ids = {name: tokenizer.token_to_id(token) for name, token in its.ids.items()}
     ids["image_token_id"] = tokenizer.token_to_id(its.image_token)
     model = save_wrapper(directory, its.wrapper, **ids, **its.config)
-    texts = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": SPECIALS[0], "chat_template": _template(its.image)}
+    texts = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": SPECIALS[0],
+        "chat_template": _template(its.image, its.video),
+    }
     files = {
         "generation_config.json": {"eos_token_id": list(EOS_IDS)},
         "tokenizer_config.json": texts | dict(its.tokenizer_config),
@@ -32,9 +36,10 @@ def save_vision_model(directory: Path, kind: str) -> torch.nn.Module:
     return model
 
 
-def _template(image: str) -> str:
-    """Return a chat template that writes text and images of a message in their order."""
-    part = "{% if part.type == 'image' %}" + image + "{% elif part.type == 'text' %}{{ part.text }}{% endif %}"
+def _template(image: str, video: str) -> str:
+    """Return a chat template that writes text, images and videos of a message in their order."""
+    part = "{% if part.type == 'image' %}" + image + "{% elif part.type == 'video' %}" + video
+    part += "{% elif part.type == 'text' %}{{ part.text }}{% endif %}"
     parts = "{% for part in message.content %}" + part + "{% endfor %}"
     content = "{% if message.content is string %}{{ message.content }}{% else %}" + parts + "{% endif %}"
     turns = "{% for message in messages %}{{ message.role }}: " + content + "\n{% endfor %}"

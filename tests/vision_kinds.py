@@ -24,6 +24,7 @@ class VisionKind:
         processor_config: values of processor_config.json.
         tokenizer_config: further values of tokenizer_config.json.
         ids: keys of config.json that name a special token's id.
+        video: what the template writes for a video; empty: the model reads none.
     """
 
     wrapper: str
@@ -36,6 +37,7 @@ class VisionKind:
     processor_config: Mapping[str, Any] = field(default_factory=dict)
     tokenizer_config: Mapping[str, Any] = field(default_factory=dict)
     ids: Mapping[str, str] = field(default_factory=dict)
+    video: str = ""
 
 
 def _tiles(name: str, processor: str) -> VisionKind:
@@ -50,6 +52,7 @@ def _tiles(name: str, processor: str) -> VisionKind:
         _HALF | {"do_image_splitting": True, "size": {"longest_edge": 56}, "max_image_size": {"longest_edge": 28}},
         {"scale_factor": 2},
         {"processor_class": f"{processor}Processor", "image_seq_len": 4},
+        video="<video>" if processor == "SmolVLM" else "",
     )
 
 
@@ -74,6 +77,7 @@ def _qwen(name: str, processor: str, patch: int, values: Mapping[str, Any] = _CL
         values | sizes | {"size": {"shortest_edge": side * side, "longest_edge": 16 * side * side}},
         processor_config={"processor_class": processor},
         ids=_QWEN_IDS,
+        video="<|vision_start|><|video_pad|><|vision_end|>",
     )
 
 
@@ -98,6 +102,7 @@ def _glm(name: str, processor: str) -> VisionKind:
         _CLIP | sizes | {"size": {"shortest_edge": 2 * 28 * 28, "longest_edge": 2 * 16 * 28 * 28}},
         processor_config={"processor_class": f"{processor}Processor"},
         ids=_GLM_IDS,
+        video="<|begin_of_video|><|video|><|end_of_video|>",
     )
 
 
@@ -128,6 +133,7 @@ def _internvl(name: str) -> VisionKind:
         {"image_seq_length": 4, "downsample_ratio": 0.5},
         {"processor_class": "InternVLProcessor", "image_seq_length": 4},
         {"extra_special_tokens": names},
+        video="<video>",
     )
 
 
@@ -168,6 +174,8 @@ KINDS: Mapping[str, VisionKind] = {
         {"vision_feature_layer": -1, "image_grid_pinpoints": _PINPOINTS, "vision_aspect_ratio": "anyres_max_2"},
         {"processor_class": "LlavaOnevisionProcessor", "num_image_tokens": 4, "vision_feature_select_strategy": "full"}
         | {"vision_aspect_ratio": "anyres_max_2", "image_token": "<image>"},
+        ids={"video_token_id": "<video>"},
+        video="<video>",
     ),
     "smolvlm": _tiles("smolvlm", "SmolVLM"),
     "idefics3": _tiles("idefics3", "Idefics3"),

@@ -11,13 +11,15 @@ from tetrad.services.observability.metrics import shown
 from tetrad.services.observability.tracer import open_tracer
 from tetrad.services.rpc.carrier import GRPC, Carrier
 from tetrad.services.rpc.server import Server
-from tetrad.tokenizer_svc.api.servicer import TokenizerServicer
+from tetrad.tokenizer_svc.api.speech_servicer import SpeechServicer
 from tetrad.tokenizer_svc.chat.renderer import ChatLimits, ChatRenderer
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.tokenizer_svc.loading.load import load_tokenizer
+from tetrad.tokenizer_svc.media.kinds import ProcessLimits
 from tetrad.tokenizer_svc.media.load import open_media
 from tetrad.tokenizer_svc.media_kinds import kinds_of
 from tetrad.tokenizer_svc.observability.metrics import TokenizerMetrics
+from tetrad.tokenizer_svc.speech.load import open_recordings
 from tetrad.v1 import tokenizer_pb2_grpc
 
 log = get_logger()
@@ -42,10 +44,12 @@ async def serve(settings: TokenizerSettings, shutdown: asyncio.Event, *, carrier
         max_message_bytes=settings.max_message_bytes,
         metrics=metrics,
     )
+    audio_limits = ProcessLimits(settings.audio_processes, settings.audio_timeout_s, settings.audio_memory_bytes)
+    recordings = open_recordings(tokenizer, audio_limits, max_seconds=settings.max_audio_seconds)
     chat = ChatRenderer(tokenizer.facts, limits, media_texts=media.message_texts)
     pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="encode")
     tracer = open_tracer("tokenizer", settings.otlp_endpoint)
-    servicer = TokenizerServicer(
+    servicer = SpeechServicer(
         tokenizer,
         chat,
         pool,
@@ -56,6 +60,7 @@ async def serve(settings: TokenizerSettings, shutdown: asyncio.Event, *, carrier
         max_pending_image_bytes=settings.max_pending_image_bytes,
         long_text_threads=max(1, settings.threads // 2),
         media=media,
+        recordings=recordings,
         metrics=metrics,
         tracer=tracer,
     )
@@ -74,6 +79,8 @@ async def serve(settings: TokenizerSettings, shutdown: asyncio.Event, *, carrier
         await server.stop()
         await chat.close()
         await media.close()
+        if recordings is not None:
+            await recordings.close()
         pool.shutdown(wait=False, cancel_futures=True)
         servicer.close()
         await asyncio.to_thread(tracer.close)

@@ -70,8 +70,11 @@ def encode_info(
         pooling=types_pb2.PoolingInfo(**asdict(facts.pooling)) if facts.pooling else None,
         num_speculative_tokens=0 if config is None else config.num_speculative_tokens,
         logits_processors=facts.logits_processors,
+        logprobs_mode=settings.logprobs_mode,
         modalities=map(_encode_modality, facts.modalities),
         encoder_cache_size=facts.encoder_cache_size(layout),
+        is_encoder_decoder=facts.is_encoder_decoder,
+        supports_transcription=facts.supports_transcription,
         max_media_bytes=settings.max_total_media_bytes if facts.modalities else 0,
     )
 
@@ -104,6 +107,7 @@ def _optional_capabilities(settings: EngineCoreSettings, facts: WorkerFacts) -> 
         types_pb2.CAPABILITY_KV_TRANSFER: settings.kv_role != "none",
         types_pb2.CAPABILITY_PROMPT_EMBEDS: facts.takes_embeddings,
         types_pb2.CAPABILITY_MULTIMODAL: bool(facts.modalities),
+        types_pb2.CAPABILITY_PROMPT_SCORES: facts.scores_prompts,
     }
     return [capability for capability, is_there in has.items() if is_there]
 
@@ -189,6 +193,10 @@ def _encode_output(output: EngineCoreOutput, timestamp: float) -> engine_core_pb
         message.new_logprobs.CopyFrom(_encode_logprobs(output.logprobs))
     if output.prompt_logprobs is not None:
         message.new_prompt_logprobs.CopyFrom(_encode_logprobs(output.prompt_logprobs))
+    if (scored := output.prompt_scores) is not None:
+        message.prompt_scores.CopyFrom(
+            types_pb2.PromptScores(scores=scored.scores, num_rows=scored.num_rows, width=scored.width)
+        )
     if output.pooling_output is not None:
         tensor = message.pooling_output
         tensor.dtype = types_pb2.DataType.Value(f"DATA_TYPE_{output.pooling_output.dtype.upper()}")  # type: ignore[assignment] # stubs say int

@@ -30,6 +30,8 @@ class Modality:
 class MediaSpan:
     """The place of one media item among the tokens of a prompt. The embeddings of its item replace those of the tokens.
 
+    An item of a model with an encoder and a decoder has no tokens, offset and length 0: all tokens attend to its embeddings.
+
     Attributes:
         identifier: key of the item in the encoder cache.
         modality: kind of the item.
@@ -39,6 +41,7 @@ class MediaSpan:
         num_embeds: number of the item's embeddings.
         is_embed: one byte per token of the span: 1 if it takes an embedding, 0 if not; empty: all tokens take one.
         grid: time, height and width of the embeddings, for models with positions on three axes; empty: plain positions.
+        time_step: positions on the axis of time between two neighbouring times of `grid`; 0: one.
     """
 
     identifier: str
@@ -49,6 +52,7 @@ class MediaSpan:
     num_embeds: int
     is_embed: bytes = b""
     grid: tuple[int, ...] = ()
+    time_step: float = 0.0
 
     @property
     def end(self) -> int:

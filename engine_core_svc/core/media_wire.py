@@ -53,6 +53,7 @@ def decode_span(feature: types_pb2.MultiModalFeature) -> MediaSpan:
         num_embeds=feature.num_embeds,
         is_embed=feature.is_embed,
         grid=tuple(feature.grid),
+        time_step=feature.time_step,
     )
 
 
@@ -67,6 +68,7 @@ def encode_span(span: MediaSpan) -> types_pb2.MultiModalFeature:
         num_embeds=span.num_embeds,
         is_embed=span.is_embed,
         grid=span.grid,
+        time_step=span.time_step,
     )
 
 

@@ -154,6 +154,19 @@ class Logprobs:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptScores:
+    """Scores of given ids at positions of a prompt, as in the messages: an f32 column [num_rows * width]."""
+
+    scores: bytes
+    num_rows: int
+    width: int
+
+    def has_shape(self, num_rows: int, width: int) -> bool:
+        """Return whether there are `num_rows` rows of `width` scores each."""
+        return (self.num_rows, self.width, len(self.scores)) == (num_rows, width, U32_BYTES * num_rows * width)
+
+
+@dataclass(frozen=True, slots=True)
 class PoolingOutput:
     """The values computed from the hidden states of a prompt: an embedding, probabilities, or one row per token.
 
@@ -181,6 +194,7 @@ class ModelRunnerOutput:
     token_ids: list[Sequence[int]] = field(default_factory=list)
     logprobs: dict[int, Logprobs] = field(default_factory=dict)
     prompt_logprobs: dict[int, Logprobs] = field(default_factory=dict)
+    prompt_scores: dict[int, PromptScores] = field(default_factory=dict)
     failures: dict[int, TetradError] = field(default_factory=dict)
     draft_tokens: dict[int, Sequence[int]] = field(default_factory=dict)
     """Key -> tokens that the worker proposes to follow the tokens of this result."""
@@ -198,6 +212,7 @@ class ModelRunnerOutput:
         for key in dropped:
             self.logprobs.pop(key, None)
             self.prompt_logprobs.pop(key, None)
+            self.prompt_scores.pop(key, None)
             self.pooling_outputs.pop(key, None)
 
 
@@ -241,6 +256,7 @@ class EngineCoreOutput:
     stop_reason: int | str | None = None
     logprobs: Logprobs | None = None
     prompt_logprobs: Logprobs | None = None
+    prompt_scores: PromptScores | None = None
     prefill_stats: PrefillStats | None = None
     pooling_output: PoolingOutput | None = None
     error: TetradError | None = None
@@ -248,6 +264,5 @@ class EngineCoreOutput:
     @property
     def is_plain(self) -> bool:
         """Whether the output has only tokens, as most outputs do."""
-        return (
-            self.finish_reason is None and self.prefill_stats is None and self.logprobs is None and self.prompt_logprobs is None
-        )
+        of_prompt = (self.prefill_stats, self.prompt_logprobs, self.prompt_scores)
+        return self.finish_reason is None and self.logprobs is None and of_prompt == (None, None, None)

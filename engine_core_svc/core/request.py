@@ -85,10 +85,14 @@ class LogprobWidths:
     Attributes:
         sampled: number of candidates of each output token.
         prompt: number of candidates of each prompt token.
+        scored: number of score ids of each row of the prompt's scores.
+        scored_from: position of the token that the first row follows.
     """
 
     sampled: int = 0
     prompt: int = 0
+    scored: int = 0
+    scored_from: int = 0
 
 
 NO_LOGPROBS = LogprobWidths()

@@ -14,7 +14,7 @@ from tetrad.engine_core_svc.core.params_wire import sampling_of
 from tetrad.engine_core_svc.core.payload import WorkerPayload
 from tetrad.engine_core_svc.core.request import ALONE, NO_LOGPROBS, LogprobWidths, Purpose, Request, RequestStatus
 from tetrad.engine_core_svc.engine.media_check import NO_MEDIA, MediaCheck
-from tetrad.engine_core_svc.engine.sampling_wire import check_sampling, logprob_widths, message_sizes
+from tetrad.engine_core_svc.engine.sampling_wire import check_sampling, check_score_rows, logprob_widths, message_sizes
 from tetrad.engine_core_svc.engine.submission_wire import Submission
 from tetrad.engine_core_svc.engine.transfer_check import NO_TRANSFERS, TransferCheck
 from tetrad.services.errors import InvalidRequest, PromptTooLong, Unsupported
@@ -63,6 +63,7 @@ class AdmissionLimits:
     answer_row_bytes: int = 0
     embedding_size: int = 0
     takes_extra_args: bool = False
+    scores_prompts: bool = False
     media: MediaCheck = NO_MEDIA
     transfers: TransferCheck = NO_TRANSFERS
 
@@ -133,11 +134,12 @@ class Admission:
         described_bytes = sizes.params_bytes + sizes.described_bytes(
             request.max_total_tokens, self._limits.block_size, self._limits.num_kv_groups
         )
+        of_prompt = "prompt_logprobs" if request.logprobs.prompt else "prompt_score_ids"
         for what, field, num_bytes, limit in (
             ("The request", "sampling_params", described_bytes, limits.described_bytes),
             ("The logprobs of a token", "logprobs", sizes.logprob_bytes, limits.position_bytes),
-            ("The prompt_logprobs of a token", "prompt_logprobs", sizes.prompt_logprob_bytes, limits.position_bytes),
-            ("The prompt_logprobs", "prompt_logprobs", request.prompt_logprob_bytes, limits.prompt_logprob_bytes),
+            (f"The {of_prompt} of a token", of_prompt, sizes.prompt_logprob_bytes, limits.position_bytes),
+            (f"The {of_prompt}", of_prompt, request.prompt_logprob_bytes, limits.prompt_logprob_bytes),
             ("The answer for all tokens", "prompt_token_ids", sizes.answer_bytes, limits.prompt_logprob_bytes),
         ):
             if num_bytes > limit:
@@ -163,8 +165,7 @@ class Admission:
         self._check_embeds(submission)
         if submission.transfer is not NO_TRANSFER:
             limits.transfers.check(submission.transfer, pools=submission.pools)
-        if submission.payload.media:
-            limits.media.check(submission.payload.media, submission.encoder_inputs, len(prompt))
+        limits.media.check(submission.payload.media, submission.encoder_inputs, len(prompt))
         if submission.predicted_token_ids and max(submission.predicted_token_ids) >= limits.vocab_size:
             largest = max(submission.predicted_token_ids)
             text = f"Token id {largest} is out of vocabulary. Vocabulary size: {limits.vocab_size}."
@@ -172,6 +173,7 @@ class Admission:
         if submission.pools:
             return _measured_pooling(submission, limits.answer_row_bytes)
         measured = self._measured(submission.payload)
+        check_score_rows(sampling_of(submission.payload.params), len(prompt))
         max_tokens = submission.stop.max_tokens
         if max_tokens is not None and max_tokens < 1:
             raise InvalidRequest(f"max_tokens must be at least 1, got {max_tokens}.", field="max_tokens")
@@ -192,8 +194,9 @@ class Admission:
         if embeds.hidden_size != size:
             text = f"`prompt_embeds` hidden_size {embeds.hidden_size} does not match the model's hidden_size {size}."
             raise InvalidRequest(text, field="prompt_embeds")
-        if sampling_of(submission.payload.params).HasField("prompt_logprobs"):
-            raise InvalidRequest("prompt_logprobs is not compatible with prompt embeds.", field="prompt_logprobs")
+        for name in ("prompt_logprobs", "prompt_score_ids"):
+            if sampling_of(submission.payload.params).HasField(name):
+                raise InvalidRequest(f"{name} is not compatible with prompt embeds.", field=name)
 
     def _measured(self, payload: WorkerPayload) -> "_Measured":
         """Check and measure parameters once for requests that arrive together and share them: they may have 100,000 entries."""
@@ -203,6 +206,9 @@ class Admission:
             if params.HasField("extra_args") and not self._limits.takes_extra_args:
                 text = "This engine does not support extra_args: its workers have no logits processors."
                 raise Unsupported(text, field="extra_args")
+            if params.HasField("prompt_score_ids") and not self._limits.scores_prompts:
+                text = "prompt_score_ids is not supported by this engine's worker; upgrade it."
+                raise Unsupported(text, field="prompt_score_ids")
             check_sampling(params, eos_token_id=payload.eos_token_id, vocab_size=vocab_size)
             widths = logprob_widths(params, vocab_size)
             last = self._last_measured = _Measured(payload, widths, message_sizes(params, widths))

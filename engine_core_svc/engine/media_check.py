@@ -38,6 +38,8 @@ class MediaCheck:
 
     def check(self, spans: Sequence[MediaSpan], inputs: Mapping[str, EncoderInput], num_prompt_tokens: int) -> None:
         """Raise InvalidRequest, which names value and limit, if the media of a request cannot be processed."""
+        if not spans:
+            return
         if not self._modalities:
             raise _refusal(f"{self._model} is not a multimodal model.")
         end = 0
@@ -54,12 +56,7 @@ class MediaCheck:
                 raise too_large("A media item", item.size_bytes + _HEAD_BYTES, self._max_message_bytes, field=_FIELD)
 
     def _check_place(self, index: int, span: MediaSpan, start: int, num_prompt_tokens: int) -> None:
-        named = f"Media item {index}"
-        if span.modality not in self._modalities:
-            taken = ", ".join(self._modalities)
-            raise _refusal(f"{named} is of modality {span.modality!r}; {self._model} takes {taken}.")
-        if not span.identifier:
-            raise _refusal(f"{named} has no identifier.")
+        named = self._check_name(index, span)
         if not span.length or span.end > num_prompt_tokens:
             place = f"{span.length} tokens at position {span.offset}"
             raise _refusal(f"{named} has {place}; the prompt has {num_prompt_tokens} tokens, and an item at least 1.")
@@ -67,6 +64,16 @@ class MediaCheck:
             raise _refusal(f"{named} begins at position {span.offset}, before the end {start} of the item before it.")
         if span.is_embed and (len(span.is_embed) != span.length or set(span.is_embed) - {0, 1}):
             raise _refusal(f"{named} has is_embed of {len(span.is_embed)} bytes; it needs {span.length}, each 0 or 1.")
+
+    def _check_name(self, index: int, span: MediaSpan) -> str:
+        """Check modality and identifier of an item; return how errors name it."""
+        named = f"Media item {index}"
+        if span.modality not in self._modalities:
+            taken = ", ".join(self._modalities)
+            raise _refusal(f"{named} is of modality {span.modality!r}; {self._model} takes {taken}.")
+        if not span.identifier:
+            raise _refusal(f"{named} has no identifier.")
+        return named
 
     def _check_size(self, index: int, span: MediaSpan) -> None:
         named = f"Media item {index}"
@@ -86,6 +93,29 @@ class MediaCheck:
         if span.num_embeds > self._cache_size:
             text = f"{named} has {span.num_embeds} embeddings; the encoder cache has room for {self._cache_size}."
             raise _refusal(f"{text} Reduce its size.")
+
+
+class AttendedMediaCheck(MediaCheck):
+    """The limits of a model with an encoder and a decoder: a request has one item, without tokens and of one size."""
+
+    def check(self, spans: Sequence[MediaSpan], inputs: Mapping[str, EncoderInput], num_prompt_tokens: int) -> None:
+        """See MediaCheck."""
+        if len(spans) != 1:
+            text = f"{self._model} has an encoder and a decoder: a prompt needs exactly 1 {' or '.join(self._modalities)}"
+            raise _refusal(f"{text}, and this one has {len(spans)}.")
+        super().check(spans, inputs, num_prompt_tokens)
+
+    def _check_place(self, index: int, span: MediaSpan, start: int, num_prompt_tokens: int) -> None:  # noqa: ARG002 - as above
+        named = self._check_name(index, span)
+        if span.offset or span.length or span.is_embed or span.grid:
+            text = f"{named} has {span.length} tokens at position {span.offset}; that of a model with an encoder and a decoder"
+            raise _refusal(f"{text} has none, and no is_embed and grid.")
+
+    def _check_size(self, index: int, span: MediaSpan) -> None:
+        size = self._modalities[span.modality].max_embeds
+        if span.num_embeds != size:
+            text = f"Media item {index} has {span.num_embeds} embeddings; each {span.modality} of this model has {size}."
+            raise _refusal(text)
 
 
 NO_MEDIA = MediaCheck("The model", (), cache_size=0, max_message_bytes=0, max_step_tokens=0)

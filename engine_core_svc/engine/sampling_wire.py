@@ -16,6 +16,8 @@ from tetrad.services.rpc.columns import U32_BYTES, unpack_u32
 from tetrad.v1 import types_pb2
 
 MAX_BAD_WORDS = 65_536
+NO_ID = 0xFFFFFFFF
+"""Stands for no id in prompt_score_ids."""
 _RANGES = (
     ("temperature", 0.0, 2.0),
     ("top_p", 0.0, 1.0),
@@ -36,12 +38,25 @@ def check_sampling(params: types_pb2.SamplingParams, *, eos_token_id: int | None
         _check_ids("logit_bias", params.logit_bias, vocab_size)
         wrong = next((bias for bias in params.logit_bias.values() if not -_MAX_BIAS <= bias <= _MAX_BIAS), None)
         _require(wrong is None, "logit_bias", "values must be in [-100, 100]", wrong)
+    if params.HasField("prompt_score_ids"):
+        _check_score_ids(params.prompt_score_ids, vocab_size)
     if params.bad_words_token_ids:
         _check_bad_words(params.bad_words_token_ids, vocab_size)
     if eos_token_id is not None and params.min_tokens:  # until min_tokens it is masked
         _check_ids("eos_token_id", (eos_token_id,), vocab_size)
     if params.allowed_token_ids and params.min_tokens:
         _check_first_token(params, eos_token_id)
+
+
+def check_score_rows(params: types_pb2.SamplingParams, num_prompt_tokens: int) -> None:
+    """Raise InvalidRequest if prompt_score_ids does not fit a prompt of this length."""
+    if not params.HasField("prompt_score_ids"):
+        return
+    message, name = params.prompt_score_ids, "prompt_score_ids"
+    num_rows = num_prompt_tokens - 1 - message.start
+    _require(num_rows > 0, f"{name}.start", f"must be less than the prompt's {num_prompt_tokens} tokens less 1", message.start)
+    given = len(message.token_ids) // (U32_BYTES * message.width)
+    _require(given in (1, num_rows), name, f"must have 1 or {num_rows} rows", given)
 
 
 def logprob_widths(params: types_pb2.SamplingParams, vocab_size: int) -> LogprobWidths:
@@ -53,8 +68,13 @@ def logprob_widths(params: types_pb2.SamplingParams, vocab_size: int) -> Logprob
         number = getattr(params, name)
         return 1 + (vocab_size if number == -1 else number)
 
-    listed = params.logprob_token_ids
-    return LogprobWidths(sampled=1 + len(listed) if listed else width("logprobs"), prompt=width("prompt_logprobs"))
+    listed, scored = params.logprob_token_ids, params.prompt_score_ids
+    return LogprobWidths(
+        sampled=1 + len(listed) if listed else width("logprobs"),
+        prompt=width("prompt_logprobs"),
+        scored=scored.width,
+        scored_from=scored.start,
+    )
 
 
 def _check_first_token(params: types_pb2.SamplingParams, eos_token_id: int | None) -> None:
@@ -77,7 +97,7 @@ def message_sizes(params: types_pb2.SamplingParams, widths: LogprobWidths) -> Me
         params_bytes=params.ByteSize(),
         params_id=id(params),
         logprob_bytes=_position_bytes(widths.sampled),
-        prompt_logprob_bytes=_position_bytes(widths.prompt),
+        prompt_logprob_bytes=_position_bytes(widths.prompt) + widths.scored * U32_BYTES,
     )
 
 
@@ -109,6 +129,14 @@ def _check_bad_words(words: Sequence[types_pb2.TokenIds], vocab_size: int) -> No
         ids = unpack_u32(word.ids)
         _require(bool(ids), name, "must not hold an empty word", "one")
         _require(max(ids) < vocab_size, name, f"must hold ids below {vocab_size}", max(ids))
+
+
+def _check_score_ids(message: types_pb2.PromptScoreIds, vocab_size: int) -> None:
+    name, width = "prompt_score_ids", message.width
+    ids = unpack_u32(message.token_ids)
+    _require(width > 0, f"{name}.width", "must be at least 1", width)
+    _require(bool(ids) and len(ids) % width == 0, name, f"must have rows of {width} ids", f"{len(ids)} ids")
+    _check_ids(name, {*ids} - {NO_ID}, vocab_size)
 
 
 def _check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:

@@ -125,7 +125,9 @@ def decode_submission(
         timeout_s=_decode_timeout_s(message),
         cache_salt=message.cache_salt,
         # Log-probabilities of a prompt require that all of it is computed.
-        skip_reading_prefix_cache=params.skip_reading_prefix_cache or params.HasField("prompt_logprobs"),
+        skip_reading_prefix_cache=params.skip_reading_prefix_cache
+        or params.HasField("prompt_logprobs")
+        or params.HasField("prompt_score_ids"),
         constraint=constraint,
         payload=WorkerPayload(
             encoded,

@@ -83,6 +83,9 @@ class KVConnector:
     def blocks_read(self, key: int) -> None:
         """Note that the blocks of an ended request are not kept any more."""
 
+    def worker_lost(self) -> None:
+        """Forget all transfers and kept blocks: the worker is lost. `cleared` is called, too."""
+
     # --- statistics --------------------------------------------------------------------------------------------------
 
     def stats(self) -> ConnectorStats:
@@ -172,6 +175,11 @@ class ConnectorChain(KVConnector):
         """Report it to all connectors."""
         for each in self._connectors:
             each.blocks_read(key)
+
+    def worker_lost(self) -> None:
+        """Report it to all connectors."""
+        for each in self._connectors:
+            each.worker_lost()
 
     def stats(self) -> ConnectorStats:
         """Return the sums over all connectors."""

@@ -120,7 +120,7 @@ class KvTransfers(KVConnector):
         """See KVConnector."""
         self._kept.pop(key, None)
 
-    def cleared(self) -> None:
+    def worker_lost(self) -> None:
         """Forget all leases, and the transfers that no plan has yet: their blocks are gone."""
         self._receives, self._leases = [], []
         self._kept.clear()

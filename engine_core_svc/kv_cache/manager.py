@@ -191,9 +191,9 @@ class KVCacheManager:
         """Free blocks; the last blocks of a table are evicted before the first ones."""
         self.pool.free(list(reversed(block_ids)))
 
-    def reset_prefix_cache(self, of_ended: Collection[int] = ()) -> bool:
-        """Forget all prefixes; return False, without effect, while any block is in use but those `of_ended` requests."""
-        if self.pool.num_free + len(of_ended) != self.pool.num_blocks - 1:
+    def reset_prefix_cache(self, besides: Collection[int] = ()) -> bool:
+        """Forget all prefixes; return False, without effect, while any block is in use `besides` these."""
+        if self.pool.num_free + len(besides) != self.pool.num_blocks - 1:
             return False
         self.pool.forget_hashes()
         return True
@@ -207,6 +207,7 @@ class KVCacheManager:
         self.pool.num_cached, self.pool.num_evicted = lost.num_cached, lost.num_evicted
         self.coordinator.num_passed = num_passed
         self.connector.cleared()
+        self.connector.worker_lost()
 
     def note_sent(self, plan: SchedulerOutput) -> None:
         """Add the copies that the worker must make before the step to a finished plan."""

@@ -2,7 +2,8 @@
 
 H_i = sha256(H_{i-1}, token ids of block i, extra keys). The cache salt and the adapter (name, path and the hash of its files)
 are extra keys of the first block only: the chain carries them to all later blocks. Vectors in place of token ids, and media
-with their distance from the block's start, are extra keys of their block. Knows nothing of the pool. The chain is the same in
+with their distance from the block's start, are extra keys of their block; media without tokens, to which all tokens attend, are
+extra keys of the first one. Knows nothing of the pool. The chain is the same in
 every process and language.
 """
 
@@ -34,9 +35,9 @@ def hash_block(parent: bytes, token_ids: list[int], extra_keys: bytes) -> bytes:
 
 
 def media_of_block(request: Request, index: int, block_size: int) -> Sequence[MediaSpan]:
-    """Return the media that have tokens in a block."""
+    """Return the media that have tokens in a block; the first block has those without tokens as well."""
     media, start = request.payload.media, index * block_size
-    first = bisect_right(media, start, key=attrgetter("end"))
+    first = bisect_right(media, start, key=attrgetter("end")) if index else 0
     return media[first : bisect_left(media, start + block_size, key=attrgetter("offset"))]
 
 

@@ -41,6 +41,7 @@ class Generation:
         request.num_placeholders -= 1
         logprobs, prompt_logprobs = result.logprobs.get(request.key), result.prompt_logprobs.get(request.key)
         output = EngineCoreOutput(request, [], logprobs=logprobs, prompt_logprobs=prompt_logprobs)
+        output.prompt_scores = result.prompt_scores.get(request.key)
         if not request.first_output_sent:
             request.first_output_sent = True
             output.prefill_stats = _prefill_stats(request)

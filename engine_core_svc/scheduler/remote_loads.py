@@ -30,6 +30,7 @@ class RemoteLoads:
         self._loads: dict[int, BlockLoad] = {}
         self._waiting: dict[int, list[Request]] = {}  # by key of a load's request, which is the first of them
         self._reads: dict[RemoteBlocks, int] = {}  # source -> key of the load's request
+        self._outdated: set[int] = set()  # keys of loads whose blocks must not become part of the prefix cache
 
     def __iter__(self) -> Iterator[BlockLoad]:
         """Iterate over the transfers under way."""
@@ -66,7 +67,8 @@ class RemoteLoads:
             load = self._loads.pop(key, None)
             if load is None:
                 continue  # a transfer of a lost worker
-            is_received = key not in failed
+            is_received = key not in failed and key not in self._outdated
+            self._outdated.discard(key)
             self._kv_cache.end_load(load, is_received=is_received)
             self._reads = {source: reader for source, reader in self._reads.items() if reader != key}
             for request in self._waiting.pop(key):
@@ -78,6 +80,12 @@ class RemoteLoads:
             self._states.deferred_frees.note_sent(key)
             self._kv_cache.connector.blocks_read(key)
 
+    def outdate(self) -> None:
+        """Read no blocks that were computed up to now: a reset forgets them. Transfers under way count as failed."""
+        self._outdated.update(self._loads)
+        for request in self._states.requests.values():
+            self._kv_cache.connector.nothing_to_load(request)
+
     def forget_worker(self) -> None:
         """Forget all transfers and put their requests back into the queue: the worker is lost."""
         for request in [request for requests in self._waiting.values() for request in requests]:
@@ -85,6 +93,7 @@ class RemoteLoads:
         self._loads.clear()
         self._waiting.clear()
         self._reads.clear()
+        self._outdated.clear()
 
     def _ready(self, request: Request) -> None:
         if request.status is RequestStatus.WAITING_FOR_REMOTE_KVS:  # else it has ended meanwhile

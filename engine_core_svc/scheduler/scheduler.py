@@ -8,6 +8,7 @@ Plans may be made before earlier results arrive: tokens that the worker samples 
 With drafts a step yields several tokens for a request, and plans wait for the results before them (drafting.py).
 """
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -355,9 +356,12 @@ class Scheduler:
     def reset_prefix_cache(self, *, preempt_running: bool = False) -> bool:
         """Forget all cached prefixes. Return False while requests use blocks, unless running requests may be preempted.
 
-        Another engine core uses the blocks that it has yet to read.
+        Blocks are in use, too, that another engine core has yet to read or that are read from one. With `preempt_running` they
+        are left to these transfers, whose results no request uses.
         """
+        tables = self.states.deferred_frees.of_steps()
         if preempt_running:
             self.states.preempt_all()
-        unread = {block for table in self.states.deferred_frees.of_steps() for block in table}
-        return self.kv_cache.reset_prefix_cache(unread - {NULL_BLOCK})
+            self.loads.outdate()
+            tables = itertools.chain(self.states.deferred_frees, (load.blocks for load in self.loads))
+        return self.kv_cache.reset_prefix_cache({block for table in tables for block in table} - {NULL_BLOCK})

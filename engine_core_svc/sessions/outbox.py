@@ -156,6 +156,7 @@ def _fit_together(first: StepOutputs, second: StepOutputs) -> bool:
 def _num_bytes(output: EngineCoreOutput) -> int:
     rows = (output.logprobs, output.prompt_logprobs)
     columns = sum(len(each.token_ids) + len(each.logprobs) + len(each.ranks) for each in rows if each is not None)
+    columns += 0 if output.prompt_scores is None else len(output.prompt_scores.scores)
     return columns + U32_BYTES * (len(output.new_token_ids) + 2)
 
 
@@ -165,6 +166,7 @@ def _join(earlier: EngineCoreOutput, later: EngineCoreOutput) -> EngineCoreOutpu
         new_token_ids=earlier.new_token_ids + later.new_token_ids,
         logprobs=_join_logprobs(earlier.logprobs, later.logprobs),
         prompt_logprobs=earlier.prompt_logprobs or later.prompt_logprobs,
+        prompt_scores=earlier.prompt_scores or later.prompt_scores,
         prefill_stats=earlier.prefill_stats or later.prefill_stats,
     )
 

@@ -36,9 +36,13 @@ class WorkerFacts:
     takes_embeddings: bool = False  # whether prompts may have embeddings in place of token ids
     hidden_size: int = 0
     verifies_drafts: bool = False
+    scores_prompts: bool = False  # whether given ids may be scored at the positions of a prompt
     keeps_states: bool = False  # whether drafts may be planned with a model that has states
     logits_processors: tuple[str, ...] = ()  # names of their custom logits processors
     modalities: tuple[Modality, ...] = ()  # media that prompts may have
+    is_encoder_decoder: bool = False  # each request has one item, to whose encoding all tokens attend
+    supports_transcription: bool = False
+    encoded_position_bytes: int = 0  # bytes of an embedding in the encoder cache, if is_encoder_decoder
 
     def settings_for_model(self, settings: EngineCoreSettings) -> EngineCoreSettings:
         """Return the settings adapted to the model: an encoder computes a prompt in one step and caches nothing."""
@@ -49,11 +53,17 @@ class WorkerFacts:
 
     def largest_item(self, max_model_len: int) -> int:
         """Return the maximum number of embeddings of a media item in a prompt of this maximum length; 0: there are no media."""
-        return min(max((modality.max_embeds for modality in self.modalities), default=0), max_model_len)
+        largest = max((modality.max_embeds for modality in self.modalities), default=0)
+        return largest if self.is_encoder_decoder else min(largest, max_model_len)
 
     def encoder_cache_size(self, layout: KVCacheLayout) -> int:
-        """Return the room of the encoder cache in embeddings: those of a step or of the largest item, as in vLLM; 0: none."""
+        """Return the room of the encoder cache in embeddings: those of a step or of the largest item, as in vLLM; 0: none.
+
+        That of a model with an encoder and a decoder is planned with its blocks.
+        """
         largest = self.largest_item(layout.max_model_len)
+        if self.is_encoder_decoder:
+            return layout.num_encoded_items * largest
         return max(layout.max_num_batched_tokens, largest) if largest else 0
 
     @property

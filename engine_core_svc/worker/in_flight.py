@@ -59,7 +59,7 @@ class InFlight:
 
 def _find_strangers(plan: SchedulerOutput, result: ModelRunnerOutput) -> set[int]:
     """Return the keys of requests that a result names and its plan does not. Usually it names those that sample."""
-    named = {*result.failures, *result.logprobs, *result.prompt_logprobs, *result.pooling_outputs}
+    named = {*result.failures, *result.logprobs, *result.prompt_logprobs, *result.prompt_scores, *result.pooling_outputs}
     if result.keys != plan.sampling_keys:
         named.update(result.keys)
     return named - plan.keys() if named else named

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.core.kv_groups import ONE_GROUP, KvGroup, blocks_of_sequence
+from tetrad.engine_core_svc.worker.encoder_room import items_that_fit
 from tetrad.services.errors import FailedPrecondition, InvalidRequest
 
 _GIB = 1 << 30
@@ -31,6 +32,7 @@ class KVCacheLayout:
         num_host_blocks: number of blocks of the second tier; 0: there is none.
         cache_dtype: the worker's name for the type of keys and values; empty: unknown.
         groups: the KV groups; each request has one block table per group.
+        num_encoded_items: number of items in the encoder cache of a model with an encoder and a decoder; 0: another model.
     """
 
     num_blocks: int
@@ -40,6 +42,7 @@ class KVCacheLayout:
     num_host_blocks: int = 0
     cache_dtype: str = ""
     groups: Sequence[KvGroup] = ONE_GROUP
+    num_encoded_items: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -59,6 +62,7 @@ def plan_layout(
     cache_dtype: str = "",
     groups: Sequence[KvGroup] = ONE_GROUP,
     block_size: int | None = None,
+    encoded_item_bytes: int | None = None,
 ) -> KVCacheLayout:
     """Return the layout for these settings and measurements.
 
@@ -69,6 +73,7 @@ def plan_layout(
         max_position_embeddings: the model's maximum sequence length, in tokens.
         cache_dtype, groups: see KVCacheLayout.
         block_size: tokens per block; None: those of the settings.
+        encoded_item_bytes: bytes of an item in the encoder cache, of which each request has one; None: requests have none.
 
     Raises:
         InvalidRequest: max_model_len is longer than the model allows or, without chunked prefill, than a step; or swap_space
@@ -87,6 +92,15 @@ def plan_layout(
     def blocks_for(num_tokens: int) -> int:
         return blocks_of_sequence(groups, num_tokens, block_size, max_step_tokens)
 
+    num_items = 0
+    if encoded_item_bytes is not None:
+        num_items = items_that_fit(
+            available_bytes=available_bytes,
+            item_bytes=encoded_item_bytes,
+            sequence_bytes=blocks_for(max_model_len) * block_size_bytes,
+            max_num_seqs=settings.max_num_seqs,
+        )
+        available_bytes -= (num_items - 1) * encoded_item_bytes
     blocks_that_fit = available_bytes // block_size_bytes if block_size_bytes else 1 << 20
     # At most what max_num_seqs sequences of full length can use, and at least one block beside the null block.
     most_blocks = max(settings.max_num_seqs * blocks_for(max_model_len), 1) + 1
@@ -111,6 +125,7 @@ def plan_layout(
         _host_blocks(settings, block_size_bytes),
         cache_dtype,
         groups,
+        num_items,
     )
 
 

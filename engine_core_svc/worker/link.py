@@ -234,6 +234,7 @@ class WorkerLink:
             )
         await self._pauses.meet(infos[0])
         self._weights.meet(infos)
+        self._check_logprobs_mode(infos)
         return infos
 
     async def _join(self, infos: Sequence[Info]) -> None:
@@ -269,6 +270,13 @@ class WorkerLink:
             text = f"The workers of a group need the same logits_processors, in one order, but {named}."
             raise FailedPrecondition(text) if self._layout is None else Unavailable(text)
 
+    def _check_logprobs_mode(self, infos: Sequence[Info]) -> None:
+        """Raise Unavailable if a worker is of a release that would bring raw log-probabilities in place of other values."""
+        mode = self._settings.logprobs_mode
+        old = [info.version for info in infos if types_pb2.CAPABILITY_LOGPROBS_MODES not in info.capabilities]
+        if mode != "raw_logprobs" and old:
+            raise Unavailable(f"A worker of release {old[0]} does not support logprobs_mode {mode}; upgrade it.")
+
     def _load_request(self) -> worker_pb2.LoadModelRequest:
         settings = self._settings
         return worker_pb2.LoadModelRequest(
@@ -284,6 +292,7 @@ class WorkerLink:
             pooler_config_json=settings.pooler_config,
             speculative=encode_speculative(settings),
             enable_expert_parallel=settings.enable_expert_parallel,
+            logprobs_mode="" if settings.logprobs_mode == "raw_logprobs" else settings.logprobs_mode,
         )
 
     async def _load_model(self, info: Info) -> WorkerFacts:
@@ -304,9 +313,13 @@ class WorkerLink:
             takes_embeddings=types_pb2.CAPABILITY_PROMPT_EMBEDS in info.capabilities,
             hidden_size=model.hidden_size,
             verifies_drafts=types_pb2.CAPABILITY_DRAFT_TOKENS in info.capabilities,
+            scores_prompts=types_pb2.CAPABILITY_PROMPT_SCORES in info.capabilities,
             keeps_states=types_pb2.CAPABILITY_DRAFTS_WITH_STATES in info.capabilities,
             logits_processors=tuple(info.logits_processors),
             modalities=self._check_modalities(_decode_modalities(model)),
+            is_encoder_decoder=model.is_encoder_decoder,
+            supports_transcription=model.supports_transcription,
+            encoded_position_bytes=model.encoded_position_bytes,
         )
 
     def _check_modalities(self, modalities: tuple[Modality, ...]) -> tuple[Modality, ...]:
@@ -329,6 +342,7 @@ class WorkerLink:
         self._groups = [spec.groups for spec in specs]
         largest, available_bytes = least_room([block_size_bytes(groups) for groups in self._groups], available)
         groups = self._groups[0]
+        item_bytes = memory_request.max_num_encoder_tokens * facts.encoded_position_bytes
         block_size = tokens_per_block(groups, settings.block_size)
         layout = plan_layout(
             settings,
@@ -338,6 +352,7 @@ class WorkerLink:
             cache_dtype=" and ".join(sorted({group.dtype for group in groups})),
             groups=decode_groups(groups, block_size),
             block_size=block_size,
+            encoded_item_bytes=item_bytes if facts.is_encoder_decoder else None,
         )
         log.info(
             "kv_cache.planned",
@@ -346,6 +361,7 @@ class WorkerLink:
             max_model_len=layout.max_model_len,
             sliding_windows=[group.sliding_window for group in layout.groups if group.sliding_window],
             kv_cache_dtype=layout.cache_dtype,
+            **({"encoded_items": layout.num_encoded_items} if facts.is_encoder_decoder else {}),
         )
         return layout
 

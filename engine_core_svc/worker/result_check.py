@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from tetrad.engine_core_svc.core.plan import Logprobs, ModelRunnerOutput, NewRequestData, SchedulerOutput
-from tetrad.engine_core_svc.core.request import LogprobWidths
+from tetrad.engine_core_svc.core.plan import Logprobs, ModelRunnerOutput, NewRequestData, PromptScores, SchedulerOutput
+from tetrad.engine_core_svc.core.request import NO_LOGPROBS, LogprobWidths
 
 
 @dataclass(slots=True)
@@ -21,21 +21,29 @@ class _Asked:
         widths: numbers of candidates of its log-probabilities.
         num_prompt_positions: number of positions of the prompt's log-probabilities; the first token has none.
         is_prompt_due: whether the prompt's log-probabilities must arrive with the next token.
+        are_scores_due: whether the prompt's scores must.
     """
 
     widths: LogprobWidths
     num_prompt_positions: int
     is_prompt_due: bool
+    are_scores_due: bool
 
     @classmethod
     def of(cls, new: NewRequestData) -> "_Asked":
         num_positions = new.num_prompt_tokens - 1
         # A request that is resumed with output has sent those of its prompt before.
         has_output = len(new.token_ids) > new.num_prompt_tokens
-        return cls(new.logprobs, num_positions, bool(new.logprobs.prompt) and num_positions > 0 and not has_output)
+        is_prompt_due = bool(new.logprobs.prompt) and num_positions > 0 and not has_output
+        return cls(new.logprobs, num_positions, is_prompt_due, bool(new.logprobs.scored) and not has_output)
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows of the prompt's scores."""
+        return self.num_prompt_positions - self.widths.scored_from
 
 
-_NOTHING = _Asked(LogprobWidths(), 0, is_prompt_due=False)
+_NOTHING = _Asked(LogprobWidths(), 0, is_prompt_due=False, are_scores_due=False)
 
 
 class ResultCheck:
@@ -56,7 +64,7 @@ class ResultCheck:
             self._asked.pop(key, None)
             self._pooling.discard(key)
         for new in plan.new_requests:
-            if new.logprobs.sampled or new.logprobs.prompt:
+            if new.logprobs != NO_LOGPROBS:
                 self._asked[new.key] = _Asked.of(new)
             if new.pools:
                 self._pooling.add(new.key)
@@ -106,7 +114,7 @@ class ResultCheck:
         problems.update(dict.fromkeys(answers - pooled, "it has a pooled answer, and none was planned"))
 
     def _check_logprobs(self, result: ModelRunnerOutput, problems: dict[int, str]) -> None:
-        concerned = {*result.logprobs, *result.prompt_logprobs}
+        concerned = {*result.logprobs, *result.prompt_logprobs, *result.prompt_scores}
         if self._asked:
             concerned.update(key for key in result.keys if key in self._asked)
         if not concerned:
@@ -122,10 +130,26 @@ class ResultCheck:
                 problem = problem or _compare(
                     of_prompt, prompt, num_positions=asked.num_prompt_positions, width=asked.widths.prompt
                 )
+            scores = result.prompt_scores.get(key)
+            if scores is not None or (num_positions and asked.are_scores_due):
+                problem = problem or _compare_scores(scores, asked)
             if num_positions:
-                asked.is_prompt_due = False
+                asked.is_prompt_due = asked.are_scores_due = False
             if problem:
                 problems[key] = problem
+
+
+def _compare_scores(found: PromptScores | None, asked: _Asked) -> str:
+    """Return the problem of the scores of a prompt; empty if they have the planned shape."""
+    width = asked.widths.scored
+    if found is None:
+        return "it has no scores of its prompt"
+    if not width:
+        return "it has scores of its prompt, and none were planned"
+    if found.has_shape(asked.num_rows, width):
+        return ""
+    shape = f"{found.num_rows} rows of {found.width} in {len(found.scores)} bytes"
+    return f"it has scores of its prompt in {shape}, and {asked.num_rows} rows of {width} were planned"
 
 
 def _compare(name: str, found: Logprobs | None, *, num_positions: int, width: int) -> str:

@@ -12,7 +12,14 @@ from tetrad.engine_core_svc.core.kv_transfer_wire import encode_orders
 from tetrad.engine_core_svc.core.media_wire import encode_span
 from tetrad.engine_core_svc.core.params_wire import PoolingMessage, sampling_of
 from tetrad.engine_core_svc.core.payload import EncodedParams
-from tetrad.engine_core_svc.core.plan import Logprobs, ModelRunnerOutput, NewRequestData, PoolingOutput, SchedulerOutput
+from tetrad.engine_core_svc.core.plan import (
+    Logprobs,
+    ModelRunnerOutput,
+    NewRequestData,
+    PoolingOutput,
+    PromptScores,
+    SchedulerOutput,
+)
 from tetrad.engine_core_svc.worker.lora_wire import encode_adapter
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.rpc.columns import pack_u32, split_rows, unpack_u32
@@ -123,6 +130,7 @@ def decode_result(message: worker_pb2.ModelRunnerOutput) -> ModelRunnerOutput:
         token_ids=[*rows, *[()] * len(pooled)],
         logprobs={key: rows for group in message.logprobs_by_width for key, rows in _logprobs_by_key(group).items()},
         prompt_logprobs={entry.handle: _decode_logprobs(entry.columns) for entry in message.prompt_logprobs},
+        prompt_scores={entry.handle: _decode_scores(entry.scores) for entry in message.prompt_scores},
         pooling_outputs=pooled,
         failures={failure.handle: from_status(failure.status) for failure in message.failures},
         draft_tokens=dict(zip(*_decode_rows(message.draft_tokens), strict=True)),
@@ -145,6 +153,10 @@ def _decode_rows(message: worker_pb2.ModelRunnerOutput | worker_pb2.DraftTokens)
 def _decode_pooled(tensor: types_pb2.Tensor) -> PoolingOutput:
     dtype = types_pb2.DataType.Name(tensor.dtype).removeprefix("DATA_TYPE_").lower()
     return PoolingOutput(dtype, tuple(tensor.shape), tensor.inline)
+
+
+def _decode_scores(message: types_pb2.PromptScores) -> PromptScores:
+    return PromptScores(message.scores, message.num_rows, message.width)
 
 
 def _decode_logprobs(columns: types_pb2.LogprobsColumns) -> Logprobs:

@@ -51,6 +51,7 @@ class Conversation:
         continue_final_message: continue the last message instead.
         add_special_tokens: let the tokenizer add BOS and the like to the rendered text.
         mm_processor_kwargs: settings of the model's media processor.
+        media_io_kwargs: how media files are read, by modality.
         embeds: prompt embeddings; the messages have one mark for each (chat/embedded.py), in order.
     """
 
@@ -65,4 +66,5 @@ class Conversation:
     continue_final_message: bool = False
     add_special_tokens: bool = False
     mm_processor_kwargs: dict[str, Any] | None = None
+    media_io_kwargs: dict[str, Any] | None = None
     embeds: Sequence[PromptEmbeds] = ()

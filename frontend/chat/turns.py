@@ -40,6 +40,7 @@ async def render_conversation(
         continue_final_message=conversation.continue_final_message,
         add_special_tokens=conversation.add_special_tokens,
         mm_processor_kwargs=conversation.mm_processor_kwargs,
+        media_io_kwargs=conversation.media_io_kwargs,
         cache_salt=cache_salt,
         is_truncated=is_truncated,
     )

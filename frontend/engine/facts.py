@@ -64,6 +64,7 @@ class EngineInfo:
     max_loras: int = 0
     max_cpu_loras: int = 0
     logits_processors: tuple[str, ...] = ()
+    logprobs_mode: str = "raw_logprobs"
     modalities: tuple[ModalityFacts, ...] = ()
     max_media_bytes: int = 0
     kv_role: KvRole = KvRole.NONE

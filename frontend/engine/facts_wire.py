@@ -27,6 +27,7 @@ def decode_engine_info(message: engine_core_pb2.EngineInfo) -> EngineInfo:
     facts["kv_cache_tokens"] = message.kv_cache_tokens or message.num_gpu_blocks * message.block_size
     facts["capabilities"] = tuple(map(_decode_capability, message.capabilities))
     facts["logits_processors"] = tuple(message.logits_processors)
+    facts["logprobs_mode"] = message.logprobs_mode or "raw_logprobs"
     facts["max_media_bytes"] = message.max_media_bytes
     facts["kv_role"] = _decode_role(message.kv_role)
     facts["modalities"] = _decode_modalities(message.modalities)

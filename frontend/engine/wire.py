@@ -4,6 +4,7 @@ import math
 import sys
 from array import array
 from dataclasses import replace
+from itertools import chain, repeat
 from typing import cast
 
 from google.protobuf import json_format
@@ -15,12 +16,13 @@ from tetrad.frontend.media.features import MediaFeature
 from tetrad.frontend.request.outputs import FinishReasonName, LoRARequest
 from tetrad.frontend.request.pooling import PooledTensor, PoolingParams
 from tetrad.frontend.request.prompt_embeds import PromptEmbeds
+from tetrad.frontend.request.prompt_scores import NO_ID, PromptScores, ScoreIds, rows_of, width_of
 from tetrad.frontend.request.sampling_params import RepetitionDetection, SamplingParams
 from tetrad.frontend.request.sequence import Sequence
 from tetrad.frontend.request.steps import LogprobRows, OddOutput, RichUpdate, Step
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 from tetrad.services.errors import InvalidRequest
-from tetrad.services.rpc.columns import pack_u32, split_rows, unpack_f32, unpack_u32
+from tetrad.services.rpc.columns import U32_BYTES, pack_u32, split_rows, unpack_f32, unpack_u32
 from tetrad.services.rpc.status import from_status
 from tetrad.v1 import engine_core_pb2, types_pb2
 
@@ -34,6 +36,7 @@ _FINISH: dict[types_pb2.FinishReason, FinishReasonName] = {
 FINISH_REASON_TO_WIRE = {name: number for number, name in _FINISH.items()}
 
 _MAX_I32 = 2**31 - 1
+_NO_ID = 2**32 - 1
 _MAX_TIMEOUT_NANOS = 2**63 - 1
 """About 292 years; a gRPC client may send a limit of 11,000 years, which fits no field of 64 bits."""
 
@@ -146,6 +149,8 @@ def encode_sampling(sequence: Sequence, prepared: PreparedRequest) -> types_pb2.
         bad_words_token_ids=[types_pb2.TokenIds(ids=pack_u32(ids)) for ids in prepared.bad_words_token_ids],
         skip_reading_prefix_cache=params.skip_reading_prefix_cache,
     )
+    if params.prompt_logprob_token_ids is not None:
+        message.prompt_score_ids.CopyFrom(_encode_score_ids(params.prompt_logprob_token_ids, params.prompt_logprob_start or 0))
     if thinking is not None:
         message.thinking_token_budget = params.thinking_token_budget or 0
         message.thinking_start_token_ids.extend(thinking.start)
@@ -158,6 +163,13 @@ def encode_sampling(sequence: Sequence, prepared: PreparedRequest) -> types_pb2.
     if params.extra_args:
         json_format.ParseDict(params.extra_args, message.extra_args)
     return message
+
+
+def _encode_score_ids(ids: ScoreIds, start: int) -> types_pb2.PromptScoreIds:
+    width = width_of(ids)
+    padded = (chain(row, repeat(NO_ID, width - len(row))) for row in rows_of(ids))
+    column = pack_u32(_NO_ID if each == NO_ID else each for row in padded for each in row)
+    return types_pb2.PromptScoreIds(token_ids=column, width=width, start=start)
 
 
 def _set_chosen_numbers(message: types_pb2.SamplingParams, params: SamplingParams, max_tokens: int) -> None:
@@ -240,6 +252,8 @@ def _decode_rich(output: engine_core_pb2.EngineCoreOutput, told_at: float) -> Ri
         rich.logprobs = _decode_logprob_rows(output.new_logprobs)
     if output.HasField("new_prompt_logprobs"):
         rich.prompt_logprobs = _decode_logprob_rows(output.new_prompt_logprobs)
+    if output.HasField("prompt_scores"):
+        rich.prompt_scores = decode_scores(output.prompt_scores)
     if output.HasField("pooling_output"):
         rich.pooled = _decode_pooled(output.pooling_output)
     if output.HasField("prefill_stats"):
@@ -256,6 +270,14 @@ def _decode_rich(output: engine_core_pb2.EngineCoreOutput, told_at: float) -> Ri
         if queued is not None and scheduled is not None:
             rich.queued_time_s, rich.prefill_time_s = scheduled - queued, told_at - scheduled
     return rich
+
+
+def decode_scores(message: types_pb2.PromptScores) -> PromptScores:
+    """Return the scores of a prompt; ValueError if they do not fit their shape."""
+    scores = PromptScores(message.scores, message.num_rows, message.width)
+    if len(scores.scores) != U32_BYTES * scores.num_rows * scores.width:
+        raise ValueError(f"the scores of {scores.num_rows} rows of {scores.width} ids have {len(scores.scores)} bytes.")
+    return scores
 
 
 def _decode_pooled(tensor: types_pb2.Tensor) -> PooledTensor:

@@ -126,7 +126,8 @@ async def beam_search(
         priority: larger is more urgent.
 
     Raises:
-        InvalidRequest: the prompt is wrong or too long, or the vocabulary too small for so many beams.
+        InvalidRequest: the prompt is wrong or too long, the vocabulary too small for so many beams, or the engine core has
+            logits in place of log-probabilities.
         Overloaded, Unavailable: the server cannot run the search now.
     """
     if normalize_prompt(prompt).embeds is not None:
@@ -156,6 +157,9 @@ class _Search:
         self._eos_token_ids = frozenset() if params.ignore_eos else llm.tokenizer_info.eos_token_ids
         self._num_top = num_candidates(params.beam_width, len(self._eos_token_ids))
         self._vocab_size = min(filter(None, (llm.tokenizer_info.vocab_size, llm.engine_info.vocab_size)))
+        if llm.engine_info.logprobs_mode.endswith("logits"):
+            text = f"Beam search adds log-probabilities up, and logprobs_mode {llm.engine_info.logprobs_mode} has logits."
+            raise InvalidRequest(text, field="use_beam_search")
         if self._num_top > self._vocab_size:
             text = (
                 f"beam_width={params.beam_width} needs the {self._num_top} most likely tokens of every step,"

@@ -6,11 +6,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from tetrad.frontend.media.items import IMAGE
 from tetrad.frontend.media.parts import Media, media_of_part
 from tetrad.services.errors import InvalidRequest
 
 _FIELD = "messages"
+_KINDS = "text, image_url, input_audio, audio_url and video_url"
 # `function` is the older name of `tool` in OpenAI's API.
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
@@ -102,7 +102,7 @@ def _content(where: str, message: dict[str, Any], media: list[Media] | None) -> 
 
 
 def _joined(where: str, parts: list[Any], media: list[Media] | None) -> str | list[dict[str, str]]:
-    """Return parts as one text, or as a list of parts if there are images among them."""
+    """Return parts as one text, or as a list of parts if there are media among them."""
     made: list[dict[str, str]] = []
     for place, part in enumerate(parts):
         found = None if media is None else media_of_part(f"{where}[{place}]", part)
@@ -110,8 +110,8 @@ def _joined(where: str, parts: list[Any], media: list[Media] | None) -> str | li
             made.append({"type": "text", "text": _text(where, part)})
         else:
             media.append(found)
-            made.append({"type": IMAGE})
-    if any(part["type"] == IMAGE for part in made):
+            made.append({"type": found.modality})
+    if any(part["type"] != "text" for part in made):
         return made
     return "\n".join(part["text"] for part in made)
 
@@ -134,7 +134,8 @@ def _text(where: str, part: object) -> str:
         text = part.get("refusal")
     if not isinstance(text, str):
         message = f"{where}: Unsupported chat content part type: {kind!r:.64}; "
-        message += "there are text and image_url." if kind != "text" else "its text is missing."
+        message += "its text is missing." if kind == "text" else f"there are {_KINDS}."
+
         raise InvalidRequest(message, field=where)
     return text
 

@@ -18,6 +18,7 @@ from tetrad.frontend.request.deadlines import Deadline
 from tetrad.frontend.request.new_request import NewRequest
 from tetrad.frontend.request.outputs import LoRARequest
 from tetrad.frontend.request.prompt_embeds import PromptEmbeds
+from tetrad.frontend.request.prompt_scores import check_rows
 from tetrad.frontend.request.prompts import Prompt, normalize_prompt
 from tetrad.frontend.request.request_state import RequestState
 from tetrad.frontend.request.sampling_params import SamplingParams
@@ -79,6 +80,7 @@ class InputProcessor:
         all_ids = ids if virtual is None else [0] * virtual.num_rows + ids
         self.limits.check_prompt(all_ids)
         self.limits.check_logprob_columns(params, len(ids))
+        check_rows(params.prompt_logprob_token_ids, params.prompt_logprob_start or 0, len(ids))
         bad_words = await self._encode_bad_words(params.bad_words or [])
         predicted_ids = await self._encode_prediction(request.prediction)
         state = RequestState(
@@ -233,9 +235,9 @@ def _check_embeds(embeds: PromptEmbeds | None, params: SamplingParams, read: Pro
     if embeds is not None and read.features:
         text = "Images are not compatible with prompt embeds, and so with adapters of virtual tokens."
         raise InvalidRequest(text, field="messages")
-    if embeds is not None and params.prompt_logprobs is not None:
-        text = "prompt_logprobs is not compatible with prompt embeds, and so with adapters of virtual tokens."
-        raise InvalidRequest(text, field="prompt_logprobs")
+    if embeds is not None and (name := params.needs_whole_prompt):
+        text = f"{name} is not compatible with prompt embeds, and so with adapters of virtual tokens."
+        raise InvalidRequest(text, field=name)
 
 
 def _wrap_i64(value: int) -> int:

@@ -23,6 +23,7 @@ from tetrad.frontend.request.call_trace import CallTrace, current_call, program_
 from tetrad.frontend.request.deadlines import Deadline, earliest_deadline, within
 from tetrad.frontend.request.new_pooling import NewPooling
 from tetrad.frontend.request.new_request import NewRequest
+from tetrad.frontend.request.prompt_scores import PARAMETER
 from tetrad.frontend.request.prompts import estimated_prompt_tokens
 from tetrad.frontend.request.request_state import RequestState
 from tetrad.frontend.request.sampling_values import name_of_extra_args
@@ -125,6 +126,7 @@ class RequestIntake(Intake[InputProcessor]):
         self._check_generates()
         request = request.with_transfer()
         self._check_extra_args(request)
+        self._check_scores(request)
         if request.kv_transfer is not None:
             self._engines.check_transfer(request.kv_transfer)
         return inputs, request
@@ -143,6 +145,12 @@ class RequestIntake(Intake[InputProcessor]):
             name = name_of_extra_args(given)
             text = f"{name}={str(given)[:200]} is not supported: the server has no custom logits processors."
             raise UnsupportedArgument(text, field=name)
+
+    def _check_scores(self, request: NewRequest) -> None:
+        """Raise UnsupportedArgument for ids to score at the prompt's positions if the engine cores are of an older release."""
+        if request.params.prompt_logprob_token_ids is not None and "prompt_scores" not in self._engines.info.capabilities:
+            text = f"{PARAMETER} is not supported: the engine core, or its worker, is of a release without it."
+            raise UnsupportedArgument(text, field=PARAMETER)
 
     async def _prepare(
         self, inputs: InputProcessor, request: NewRequest, deadline: Deadline | None, call: CallTrace

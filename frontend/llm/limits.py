@@ -6,6 +6,7 @@ Checked for every request. Combines the server's limits (settings) with the mode
 from typing import Protocol
 
 from tetrad.frontend.config import FrontendSettings
+from tetrad.frontend.request.prompt_scores import PARAMETER, rows_of, width_of
 from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.services.errors import InvalidRequest, PromptTooLong
 from tetrad.services.message_size import too_large
@@ -99,6 +100,10 @@ class Limits:
         if not params.logprob_token_ids:
             self._check_logprobs("logprobs", "sample", params.logprobs, most_logprobs)
         self._check_logprobs("prompt_logprobs", "prompt", params.prompt_logprobs, most_logprobs)
+        if (scored := params.prompt_logprob_token_ids) is not None:
+            self._check_logprobs(PARAMETER, "prompt", width_of(scored), most_logprobs)
+            for row in rows_of(scored):
+                self._check_ids(PARAMETER, row)
         if len(params.stops) > caps.max_stop_strings:
             text = f"stop may hold at most {caps.max_stop_strings} strings, got {len(params.stops)}."
             raise InvalidRequest(text, field="stop")
@@ -124,11 +129,13 @@ class Limits:
         sizes = {
             "logprobs": self._column_bytes(params.logprobs),
             "prompt_logprobs": self._column_bytes(params.prompt_logprobs) * num_prompt_tokens,
+            PARAMETER: U32_BYTES * self._num_scored(params) * num_prompt_tokens,
         }
         num_bytes, limit = sum(sizes.values()) + _REST_OF_OUTPUT_BYTES, self._settings.max_message_bytes
         if num_bytes > limit:
             name = max(sizes, key=lambda name: sizes[name])
-            what = f"{name}={getattr(params, name)} with a prompt of {num_prompt_tokens} tokens"
+            shown = self._num_scored(params) if name == PARAMETER else getattr(params, name)
+            what = f"{name}={shown} with a prompt of {num_prompt_tokens} tokens"
             raise too_large(what, num_bytes, limit, field=name)
 
     def resolve_max_tokens(self, params: SamplingParams, num_prompt_tokens: int) -> int:
@@ -148,6 +155,11 @@ class Limits:
                 "Ask for fewer, or set max_tokens.",
                 field="logprobs" if of_output > of_prompt else "prompt_logprobs",
             )
+
+    @staticmethod
+    def _num_scored(params: SamplingParams) -> int:
+        """Return the number of ids that are scored at each position of the prompt."""
+        return 0 if params.prompt_logprob_token_ids is None else width_of(params.prompt_logprob_token_ids)
 
     def _many_logprobs(self, asked: int | None) -> int:
         """Return the number of log-probabilities per token; 0 if there are so few that they need no limit."""

@@ -15,8 +15,8 @@ from tetrad.frontend.net.logged_count import LoggedCount
 from tetrad.frontend.observability.metrics import FrontendMetrics
 from tetrad.frontend.observability.step_metrics import StepTally
 from tetrad.frontend.request.call_trace import CallTrace
-from tetrad.frontend.request.logprobs import positions_of, texts_in_context
-from tetrad.frontend.request.outputs import PositionLogprobs
+from tetrad.frontend.request.logprobs import flat_positions_of, positions_of, texts_in_context
+from tetrad.frontend.request.position_logprobs import Positions
 from tetrad.frontend.request.sequence import Sequence
 from tetrad.frontend.request.steps import LogprobRows, RichUpdate, Step
 from tetrad.frontend.tokenizer.client import TokenizerClient
@@ -221,6 +221,8 @@ class OutputProcessor:
             update.active.sequence.num_cached_tokens = rich.num_cached_tokens or 0
         if rich.logprobs is not None:
             update.active.sequence.add_logprobs(self._positions(update, rich.logprobs, update.texts())[:num_tokens])
+        if rich.prompt_scores is not None:
+            request.set_prompt_scores(rich.prompt_scores)
         if rich.prompt_logprobs is not None:
             request.set_prompt_logprobs(self._positions(update, rich.prompt_logprobs, update.prompt_texts))
 
@@ -233,10 +235,11 @@ class OutputProcessor:
             request.metrics.received_time = step.received_time
             tally.first.append(request)
 
-    def _positions(self, update: StepUpdate, rows: LogprobRows, texts: list[str | None]) -> list[PositionLogprobs]:
+    def _positions(self, update: StepUpdate, rows: LogprobRows, texts: list[str | None]) -> Positions:
         # Texts that other requests have loaded are no part of an answer without text: it would depend on them.
         text_of = self._tokenizer.text_of if update.active.sequence.params.detokenize else _no_text
-        return positions_of(rows, text_of, texts)
+        make = flat_positions_of if update.active.sequence.params.flat_logprobs else positions_of
+        return make(rows, text_of, texts)
 
     async def _decode(self, sequences: list[list[int]]) -> list[str]:
         return await self._tokenizer.decode(sequences, skip_special_tokens=False)

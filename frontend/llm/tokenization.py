@@ -13,7 +13,7 @@ from tetrad.frontend.llm.pooling_inputs import placed, tokens_to_keep
 from tetrad.frontend.llm.served_model import ServedModel
 from tetrad.frontend.media.items import MediaItem
 from tetrad.frontend.media.loader import MediaLoader
-from tetrad.frontend.media.parts import Media, image_part, media_of_part
+from tetrad.frontend.media.parts import Media, media_of_part, media_part
 from tetrad.frontend.net.together import all_of
 from tetrad.frontend.observability.metrics import FrontendMetrics, counting_errors
 from tetrad.frontend.request.admission import Admission, estimated_tokens
@@ -39,6 +39,7 @@ class ChatOptions(TypedDict, total=False):
         continue_final_message: leave the last message open.
         add_special_tokens: let the tokenizer add BOS and the like.
         mm_processor_kwargs: settings of the model's media processor.
+        media_io_kwargs: how media files are read, by modality.
         cache_salt: separates the names that clients give to images.
         keep_parts: keep contents as lists of text parts, for templates that read such lists; else the parts are joined.
         is_truncated: the prompt will be truncated, so that it may be longer than the context.
@@ -52,6 +53,7 @@ class ChatOptions(TypedDict, total=False):
     continue_final_message: bool
     add_special_tokens: bool
     mm_processor_kwargs: dict[str, Any] | None
+    media_io_kwargs: dict[str, Any] | None
     cache_salt: str
     keep_parts: bool
     is_truncated: bool
@@ -267,14 +269,19 @@ class Texts:
         found = {text: cut.rstrip(_REPLACEMENT) or cut for text, cut in zip(long, shortened, strict=True)}
         return [found.get(text, text) for text in texts]
 
-    async def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Return the text of ids."""
-        vocab_size = self._model.tokenizer.vocab_size
+    def check_ids(self, token_ids: Iterable[int], field: str) -> None:
+        """Raise InvalidRequest for an id that no output of the model can have; `field` is the request's with the ids."""
+        vocab_size = max(self._model.tokenizer.vocab_size, self._model.padded_vocab_size)
         wrong = next((i for i in token_ids if not 0 <= i < vocab_size), None)
         if wrong is not None:
-            raise InvalidRequest(f"Token id {wrong} is out of vocabulary. Vocabulary size: {vocab_size}", field="tokens")
+            raise InvalidRequest(f"Token id {wrong} is out of vocabulary. Vocabulary size: {vocab_size}", field=field)
+
+    async def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of ids; those that only the model's padded vocabulary has are no text."""
+        self.check_ids(token_ids, "tokens")
+        ids = [token_id for token_id in token_ids if token_id < self._model.tokenizer.vocab_size]
         async with within(earliest_deadline(self._timeout_s)):
-            return (await self._tokenizer.decode([token_ids], skip_special_tokens=skip_special_tokens))[0]
+            return (await self._tokenizer.decode([ids], skip_special_tokens=skip_special_tokens))[0]
 
     async def token_texts(self, token_ids: Iterable[int]) -> dict[int, str]:
         """Return the text of each token by itself, as in log-probabilities."""
@@ -296,5 +303,5 @@ def _with_files(message: dict[str, Any], files: Iterator[MediaItem]) -> dict[str
     content = message.get("content")
     if not isinstance(content, list):
         return message
-    parts = [part if media_of_part("", part) is None else image_part(next(files)) for part in content]
+    parts = [part if media_of_part("", part) is None else media_part(next(files)) for part in content]
     return {**message, "content": parts}

@@ -18,7 +18,7 @@ class MediaFeature:
         modality: "image", "audio" or "video".
         identifier: equal for items of equal content and settings.
         offset: index of the first placeholder in the prompt.
-        length: number of placeholders, with marks between them.
+        length: number of placeholders, with marks between them; 0: all tokens attend to the item, which has no place.
         num_bytes: size of `message`.
         message: the tokenizer's message about the item; engine/wire.py writes it, with `offset`, into requests.
     """
@@ -59,9 +59,9 @@ def kept_features(
         return tuple(features)
     start = num_tokens - most if keep_end else 0
     for feature in features:
-        if feature.offset < start or feature.end > start + most:
+        if feature.length and (feature.offset < start or feature.end > start + most):
             text = (
                 f"truncate_prompt_tokens={most} would split or drop a(n) {feature.modality} item of the prompt's {num_tokens}"
             )
             raise InvalidRequest(f"{text} tokens.", field="truncate_prompt_tokens")
-    return tuple(dataclasses.replace(feature, offset=feature.offset - start) for feature in features)
+    return tuple(dataclasses.replace(each, offset=each.offset - start) if each.length else each for each in features)

@@ -1,10 +1,13 @@
-"""Media items: the images of a prompt, before and after they are fetched. Values only."""
+"""Media items: the images, audio and videos of a prompt, before and after they are fetched. Values only."""
 
 from dataclasses import dataclass, field
 from typing import Final
 
 IMAGE: Final = "image"
-"""The modality of images, in the words of the tokenizer and the engine core."""
+AUDIO: Final = "audio"
+VIDEO: Final = "video"
+MODALITIES: Final = (IMAGE, AUDIO, VIDEO)
+"""Kinds of media, in the words of the tokenizer and the engine core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,7 @@ class ModalityFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaSource:
-    """An image of a request, and where it is. At most one of `url`, `base64` and `data` is set; none: `uuid` alone names it.
+    """An item of a request, and where it is. At most one of `url`, `base64` and `data` is set; none: `uuid` alone names it.
 
     Attributes:
         where: the field of the request, for errors.
@@ -33,6 +36,7 @@ class MediaSource:
         data: the file.
         uuid: the client's own name of the content; empty: its hash.
         media_type: as "image/png"; empty: unknown.
+        modality: "image", "audio" or "video".
     """
 
     where: str
@@ -46,12 +50,13 @@ class MediaSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaItem:
-    """An image as it was fetched.
+    """An item as it was fetched.
 
     Attributes:
-        data: the file; empty: the tokenizer has the image under `uuid`.
+        data: the file; empty: the tokenizer has the item under `uuid`.
         uuid: the client's own name of the content; empty: its hash.
         media_type: as "image/png"; empty: unknown.
+        modality: "image", "audio" or "video".
         where: the field of the request, for errors.
     """
 

@@ -1,4 +1,4 @@
-"""Local files: reads images that clients name by file: URLs, under the directory that the operator allows."""
+"""Local files: reads media that clients name by file: URLs, under the directory that the operator allows."""
 
 import os
 import stat
@@ -11,7 +11,7 @@ from tetrad.services.errors import InvalidRequest
 _MAX_URL_CHARS = 8192
 
 
-def read_local_file(url: str, where: str, *, allowed: Path | None, most: int) -> bytes:
+def read_local_file(url: str, where: str, *, allowed: Path | None, most: int, what: str = "image") -> bytes:
     """Return the file of a file: URL. Blocking.
 
     Args:
@@ -19,6 +19,7 @@ def read_local_file(url: str, where: str, *, allowed: Path | None, most: int) ->
         where: the field of the request, for errors.
         allowed: the directory; None: no file may be read.
         most: maximum size of the file in bytes.
+        what: the modality, for errors.
 
     Raises:
         InvalidRequest: the URL is wrong, or the file is not allowed, is no regular file, is too large, or cannot be read.
@@ -31,12 +32,12 @@ def read_local_file(url: str, where: str, *, allowed: Path | None, most: int) ->
         raise InvalidRequest(text, field=where)
     name = unquote(parts.path)
     try:
-        return _read(Path(name), allowed.resolve(), where, most)
+        return _read(Path(name), allowed.resolve(), where, most, what)
     except InvalidRequest:
         raise
     except (OSError, ValueError, RuntimeError) as error:  # ValueError: a zero byte; RuntimeError: a loop of symbolic links
         reason = error.strerror if isinstance(error, OSError) else "it is no path"
-        raise InvalidRequest(f"{where}: Failed to load image: {name[:128]!r}: {reason}.", field=where) from None
+        raise InvalidRequest(f"{where}: Failed to load {what}: {name[:128]!r}: {reason}.", field=where) from None
 
 
 def _split(url: str, where: str) -> SplitResult:
@@ -49,7 +50,7 @@ def _split(url: str, where: str) -> SplitResult:
         raise InvalidRequest(f"{where}: the URL {url[:64]!r} is wrong: {error}.", field=where) from None
 
 
-def _read(path: Path, allowed: Path, where: str, most: int) -> bytes:
+def _read(path: Path, allowed: Path, where: str, most: int, what: str) -> bytes:
     found = path.resolve()
     if not found.is_relative_to(allowed):
         text = f"{where}: The file path {str(path)[:128]!r} must be a subpath of `--allowed-local-media-path`."
@@ -63,11 +64,11 @@ def _read(path: Path, allowed: Path, where: str, most: int) -> bytes:
             raise InvalidRequest(f"{where}: The file was moved while it was opened.", field=where)
         state = os.fstat(descriptor)
         if not stat.S_ISREG(state.st_mode):
-            raise InvalidRequest(f"{where}: Failed to load image: {str(path)[:128]!r} is no regular file.", field=where)
-        check_size(state.st_size, where, most)
+            raise InvalidRequest(f"{where}: Failed to load {what}: {str(path)[:128]!r} is no regular file.", field=where)
+        check_size(state.st_size, where, most, what)
         with open(descriptor, "rb", closefd=False) as file:
             data = file.read(most + 1)
     finally:
         os.close(descriptor)
-    check_size(len(data), where, most)
+    check_size(len(data), where, most, what)
     return data

@@ -1,4 +1,4 @@
-"""Web files: fetches images by http: and https: URLs, by the operator's rules.
+"""Web files: fetches media by http: and https: URLs, by the operator's rules.
 
 A host name is resolved once; the connection goes to an address that was checked, so that a second lookup cannot lead elsewhere.
 Every redirect is checked like a client's URL. No cookies, credentials or proxies are used.
@@ -48,7 +48,7 @@ class WebRules:
 
 @dataclass(frozen=True, slots=True)
 class WebFile:
-    """A fetched file, and its media type if the server says that it is an image."""
+    """A fetched file, and its media type if the server says that it is an image, audio or video."""
 
     data: bytes
     media_type: str
@@ -160,7 +160,7 @@ def _request(target: SplitResult) -> bytes:
         f"GET {path} HTTP/1.1",
         f"Host: {target.netloc}",
         f"User-Agent: tetrad/{VERSION}",
-        "Accept: image/*",
+        "Accept: image/*, audio/*, video/*",
         "Accept-Encoding: identity",
         "Connection: close",
     )
@@ -173,7 +173,7 @@ def _file(response: HttpResponse, target: SplitResult, where: str) -> WebFile:
     if not response.body:
         raise _failed(target, where, "it is empty")
     media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    return WebFile(bytes(response.body), media_type if media_type.startswith("image/") else "")
+    return WebFile(bytes(response.body), media_type if media_type.startswith(("image/", "audio/", "video/")) else "")
 
 
 def _failed(target: SplitResult, where: str, reason: str) -> InvalidRequest:

@@ -8,16 +8,12 @@ from typing import Any
 
 from tetrad.services.verdicts import Verdict, ignored, refused
 
-_PROMPT_LOGPROBS = "`prompt_logprobs` has the top tokens of the whole prompt."
 _EXPERTS = "Outputs do not have experts."
 _CODE = "Of vLLM before V1: name classes in the engine's `logits_processors`, and give requests their `extra_args`."
 _BEAMS = "`beam_search` of LLM and AsyncLLM searches."
 
 SAMPLING_VERDICTS: dict[str, Verdict] = {
     "watermarking": refused(None, "Watermarks are not supported.", False),
-    "prompt_logprob_token_ids": refused(None, _PROMPT_LOGPROBS),
-    "prompt_logprob_start": refused(None, _PROMPT_LOGPROBS),
-    "flat_logprobs": refused(False, "Log-probabilities are one dict a token."),
     "skip_clone": ignored(False, "Parameters are copied where they are changed."),
     "output_text_buffer_length": ignored(0, "The frontend finds out how much text a stop string holds back."),
     "routed_experts_prompt_start": refused(0, _EXPERTS),
@@ -35,9 +31,6 @@ class ForeignSamplingParams:
     """The arguments of vLLM's SamplingParams that Tetrad does not have."""
 
     watermarking: InitVar[Any] = field(default=None, kw_only=True)
-    prompt_logprob_token_ids: InitVar[Any] = field(default=None, kw_only=True)
-    prompt_logprob_start: InitVar[Any] = field(default=None, kw_only=True)
-    flat_logprobs: InitVar[Any] = field(default=False, kw_only=True)
     skip_clone: InitVar[Any] = field(default=False, kw_only=True)
     output_text_buffer_length: InitVar[Any] = field(default=0, kw_only=True)
     routed_experts_prompt_start: InitVar[Any] = field(default=0, kw_only=True)

@@ -7,7 +7,8 @@ whole character as its text, the tokens before it have an empty text. So the joi
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
-from tetrad.frontend.request.outputs import Logprob, PositionLogprobs, RequestOutput
+from tetrad.frontend.request.outputs import RequestOutput
+from tetrad.frontend.request.position_logprobs import FlatLogprobs, Logprob, PositionLogprobs, TextOf
 from tetrad.frontend.request.steps import LogprobRows
 
 PARTIAL = "\N{REPLACEMENT CHARACTER}"
@@ -48,8 +49,10 @@ class WidePosition(dict[int, Logprob]):
 
 
 def wide_positions(output: RequestOutput) -> Iterator[WidePosition]:
-    """Yield the wide positions of an output."""
+    """Yield the wide positions of an output; flat lists have none."""
     for positions in (output.prompt_logprobs, *(each.logprobs for each in output.outputs)):
+        if isinstance(positions, FlatLogprobs):
+            continue
         for position in positions or ():
             if isinstance(position, WidePosition):
                 yield position
@@ -78,6 +81,17 @@ def positions_of(
             positions.append({actual: found})
             _add_candidates(positions[-1], pairs, text_of)
     return positions
+
+
+def flat_positions_of(rows: LogprobRows, text_of: TextOf, texts: Sequence[str | None] = ()) -> FlatLogprobs:
+    """Return the candidates of positions_of as flat lists."""
+    flat = FlatLogprobs()
+    for i, rank in enumerate(rows.ranks):
+        start, stop = i * rows.width, (i + 1) * rows.width
+        text = _in_context(text_of(rows.token_ids[start]), texts[i] if i < len(texts) else None)
+        ids, values = rows.token_ids[start:stop], rows.logprobs[start:stop]
+        flat.append_columns(ids, values, rank, text, text_of, names=rows.width <= _WIDE)
+    return flat
 
 
 def num_candidates(*lists: Sequence[PositionLogprobs | None] | None) -> int:

@@ -3,29 +3,18 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import msgspec
-
+from tetrad.frontend.request.position_logprobs import FlatLogprobs, Positions, joined
+from tetrad.frontend.request.position_logprobs import Logprob as Logprob
+from tetrad.frontend.request.position_logprobs import PositionLogprobs as PositionLogprobs
 from tetrad.frontend.request.sampling_values import check_integer, check_text, wrong
 from tetrad.frontend.request.weight_versions import Spans
 
 _MAX_LORA_ID = 2**32 - 1
 
+PromptPositions = list[PositionLogprobs | None] | FlatLogprobs
+"""The candidates of a prompt's positions; the first has none."""
+
 FinishReasonName = Literal["stop", "length", "abort", "error", "repetition"]
-
-
-class Logprob(msgspec.Struct, gc=False):
-    """Log-probability of one candidate. `rank` is 1 for the most likely token, None if unknown.
-
-    The garbage collector does not visit it: an output may have a million candidates, and a collection stops all other requests.
-    """
-
-    logprob: float
-    rank: int | None = None
-    decoded_token: str | None = None
-
-
-PositionLogprobs = dict[int, Logprob]
-"""Token id -> Logprob of one position. The sampled (for a prompt: the actual) token comes first, then the top ones."""
 
 
 @dataclass(slots=True)
@@ -84,7 +73,7 @@ class CompletionOutput:
         text: generated text (new text only for DELTA).
         token_ids: generated ids (new ids only for DELTA).
         cumulative_logprob: sum of the log-probabilities of all generated tokens, if logprobs were requested.
-        logprobs: one entry per entry of token_ids, if requested.
+        logprobs: one entry per entry of token_ids, if requested; FlatLogprobs if the request has `flat_logprobs`.
         finish_reason: None until finished.
         stop_reason: the stop string or stop token id; None for EOS.
         weight_versions: the weights that computed all tokens so far, also for DELTA; None: those of the start.
@@ -94,7 +83,7 @@ class CompletionOutput:
     text: str
     token_ids: list[int]
     cumulative_logprob: float | None = None
-    logprobs: list[PositionLogprobs] | None = None
+    logprobs: Positions | None = None
     finish_reason: FinishReasonName | None = None
     stop_reason: int | str | None = None
     lora_request: LoRARequest | None = None
@@ -112,6 +101,7 @@ class RequestOutput:
     Attributes:
         prompt: the text of the prompt, if it was given as text or rendered from a chat.
         prompt_logprobs: one entry per prompt token, the first is None; delivered once.
+        prompt_token_id_logprobs: scores of `prompt_logprob_token_ids` [rows, ids] float32, a numpy array; delivered once.
         outputs: the outputs that made progress (all n in a final-only output).
         finished: whether all n outputs are complete.
         num_cached_tokens: prompt tokens found in the prefix cache; None until known.
@@ -121,13 +111,14 @@ class RequestOutput:
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
-    prompt_logprobs: list[PositionLogprobs | None] | None
+    prompt_logprobs: PromptPositions | None
     outputs: list[CompletionOutput]
     finished: bool
     metrics: RequestMetrics | None = None
     lora_request: LoRARequest | None = None
     num_cached_tokens: int | None = None
     kv_transfer_params: dict[str, Any] | None = None
+    prompt_token_id_logprobs: Any = None
 
     def add(self, newer: "RequestOutput", *, aggregate: bool) -> None:
         """Merge a later output of the same request into this one.
@@ -148,6 +139,8 @@ def merge(older: RequestOutput, newer: RequestOutput, places: dict[int, int], *,
     """Merge a later output into an earlier one and update `places`, its places by index. See RequestOutput.add."""
     older.finished |= newer.finished
     older.prompt_logprobs = older.prompt_logprobs or newer.prompt_logprobs
+    if older.prompt_token_id_logprobs is None:
+        older.prompt_token_id_logprobs = newer.prompt_token_id_logprobs
     older.num_cached_tokens = newer.num_cached_tokens
     older.kv_transfer_params = newer.kv_transfer_params or older.kv_transfer_params
     for output in newer.outputs:
@@ -165,7 +158,7 @@ def _append(older: CompletionOutput, newer: CompletionOutput) -> None:
     older.text += newer.text
     older.token_ids.extend(newer.token_ids)
     if newer.logprobs:
-        older.logprobs = (older.logprobs or []) + newer.logprobs
+        older.logprobs = joined(older.logprobs, newer.logprobs)
     older.cumulative_logprob = newer.cumulative_logprob
     older.finish_reason = newer.finish_reason
     older.stop_reason = newer.stop_reason

@@ -8,6 +8,7 @@ from tetrad.frontend.media.features import MediaFeature
 from tetrad.frontend.media.items import MediaSource
 from tetrad.frontend.media.prompt_media import checked_kwargs, sources_of
 from tetrad.frontend.request.admission import estimated_tokens
+from tetrad.frontend.request.encoder_decoder import EncoderDecoderPrompt, has_two_parts, joined
 from tetrad.frontend.request.prompt_embeds import PromptEmbeds, embeds_of_tensor
 from tetrad.frontend.request.sampling_values import check_text
 from tetrad.services.errors import InvalidRequest
@@ -17,7 +18,8 @@ class TextPrompt(TypedDict):
     """A prompt as text, to be tokenized.
 
     Its images are in vLLM's fields: `multi_modal_data` {"image": bytes of a file, or a list}, in the order of the placeholders
-    in the text, `multi_modal_uuids` {"image": name or list} and `mm_processor_kwargs`, settings of the model's processor.
+    in the text, `multi_modal_uuids` {"image": name or list}, `mm_processor_kwargs`, settings of the model's processor, and
+    `media_io_kwargs`, how files are read. Videos are under "video" in the same way.
     """
 
     prompt: str
@@ -25,6 +27,7 @@ class TextPrompt(TypedDict):
     multi_modal_data: NotRequired[Mapping[str, Any] | None]
     multi_modal_uuids: NotRequired[Mapping[str, Any] | None]
     mm_processor_kwargs: NotRequired[Mapping[str, Any] | None]
+    media_io_kwargs: NotRequired[Mapping[str, Any] | None]
 
 
 class TokensPrompt(TypedDict):
@@ -40,6 +43,7 @@ class TokensPrompt(TypedDict):
     multi_modal_data: NotRequired[Mapping[str, Any] | None]
     multi_modal_uuids: NotRequired[Mapping[str, Any] | None]
     mm_processor_kwargs: NotRequired[Mapping[str, Any] | None]
+    media_io_kwargs: NotRequired[Mapping[str, Any] | None]
 
 
 class EmbedsPrompt(TypedDict):
@@ -54,9 +58,12 @@ class EmbedsPrompt(TypedDict):
     cache_salt: NotRequired[str]
 
 
-PromptType = str | list[int] | TextPrompt | TokensPrompt | EmbedsPrompt
+PromptType = str | list[int] | TextPrompt | TokensPrompt | EmbedsPrompt | EncoderDecoderPrompt
 
-_KEYS = "prompt, prompt_token_ids, prompt_embeds, multi_modal_data, multi_modal_uuids, mm_processor_kwargs and cache_salt"
+_KEYS = (
+    "prompt, prompt_token_ids, prompt_embeds, multi_modal_data, multi_modal_uuids, mm_processor_kwargs, media_io_kwargs and "
+    "cache_salt"
+)
 _MAX_SALT_CHARS = 128
 _SALT_FORBIDDEN = frozenset("@/\\\0")
 
@@ -68,6 +75,7 @@ class Prompt:
     Attributes:
         media: the images of a text that is to be tokenized.
         mm_processor_kwargs: settings of the model's media processor.
+        media_io_kwargs: how files are read, by modality.
         features: the preprocessed media of a prompt of ids.
     """
 
@@ -77,24 +85,26 @@ class Prompt:
     embeds: PromptEmbeds | None = None
     media: tuple[MediaSource, ...] = ()
     mm_processor_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    media_io_kwargs: Mapping[str, Any] = field(default_factory=dict)
     features: tuple[MediaFeature, ...] = ()
 
 
 def normalize_prompt(prompt: PromptType, *, cache_salt: str = "") -> Prompt:
-    """Return `prompt` in its normal form; InvalidRequest if it has none of the five forms of PromptType."""
+    """Return `prompt` in its normal form; InvalidRequest if it has none of the forms of PromptType."""
     if isinstance(prompt, str):
         return Prompt(_checked_text(prompt), None, _checked_salt(cache_salt))
     if isinstance(prompt, list | tuple):
         return Prompt(None, _checked_ids(list(prompt)), _checked_salt(cache_salt))
     if not isinstance(prompt, dict):
         raise _wrong(f"A prompt is a string, a list of token ids, a TextPrompt or a TokensPrompt, got {type(prompt).__name__}.")
-    fields: dict[str, Any] = dict(prompt)
+    fields: dict[str, Any] = joined(prompt) if has_two_parts(prompt) else dict(prompt)
     salt = _checked_salt(str(fields.pop("cache_salt", None) or cache_salt))
     text, ids = fields.pop("prompt", None), fields.pop("prompt_token_ids", None)
     given = fields.pop("prompt_embeds", None)
     features = tuple(fields.pop("mm_features", None) or ())
     media = sources_of(fields.pop("multi_modal_data", None), fields.pop("multi_modal_uuids", None))
-    kwargs = checked_kwargs(fields.pop("mm_processor_kwargs", None))
+    names = ("mm_processor_kwargs", "media_io_kwargs")
+    kwargs: dict[str, Any] = {name: checked_kwargs(fields.pop(name, None), name) for name in names}
     if fields:
         raise _wrong(f"A prompt has no key {min(fields)!r}; it may have {_KEYS}.")
     if media and (given is not None or features):
@@ -108,10 +118,10 @@ def normalize_prompt(prompt: PromptType, *, cache_salt: str = "") -> Prompt:
         return Prompt(text if isinstance(text, str) else None, ids, salt, embeds)
     if ids is not None:
         known = text if isinstance(text, str) else None
-        return Prompt(known, _checked_ids(ids), salt, media=media, mm_processor_kwargs=kwargs, features=features)
+        return Prompt(known, _checked_ids(ids), salt, media=media, features=features, **kwargs)
     if text is None:
         raise _wrong("A prompt needs `prompt`, `prompt_token_ids` or `prompt_embeds`.")
-    return Prompt(_checked_text(text), None, salt, media=media, mm_processor_kwargs=kwargs)
+    return Prompt(_checked_text(text), None, salt, media=media, **kwargs)
 
 
 def estimated_prompt_tokens(prompt: PromptType) -> int:

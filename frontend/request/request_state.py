@@ -6,14 +6,17 @@ Made by the input processor, updated by the output processor; makes RequestOutpu
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from tetrad.frontend.media.features import MediaFeature
 from tetrad.frontend.request.admission import Ticket
 from tetrad.frontend.request.call_trace import NO_CALL
 from tetrad.frontend.request.collector import OutputCollector
 from tetrad.frontend.request.kv_transfer import KvTransfer
-from tetrad.frontend.request.outputs import LoRARequest, PositionLogprobs, RequestMetrics, RequestOutput
+from tetrad.frontend.request.outputs import LoRARequest, PromptPositions, RequestMetrics, RequestOutput
+from tetrad.frontend.request.position_logprobs import FlatLogprobs, Positions
 from tetrad.frontend.request.prefilled import NOT_PREFILLED
+from tetrad.frontend.request.prompt_scores import PromptScores
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.frontend.request.sequence import Sequence
 
@@ -63,7 +66,9 @@ class RequestState:
         self.call = NO_CALL
         # A prompt of one token has no log-probabilities: the first token never has one.
         nothing_to_come = params.prompt_logprobs is not None and len(prompt_token_ids) == 1
-        self._prompt_logprobs: list[PositionLogprobs | None] | None = [None] if nothing_to_come else None
+        self._prompt_logprobs: PromptPositions | None = self._with_first([]) if nothing_to_come else None
+        self._prompt_scores: Any = None  # an array, once they are known
+        self._has_scores = False
 
         self._ticket: Ticket | None = None
         self._expiry: asyncio.TimerHandle | None = None
@@ -115,11 +120,24 @@ class RequestState:
             self._ticket.leave_queue()
         return True
 
-    def set_prompt_logprobs(self, positions: list[PositionLogprobs]) -> None:
+    def set_prompt_logprobs(self, positions: Positions) -> None:
         """Store the prompt's log-probabilities. All n sequences have the same; the first ones received are kept."""
         if self._prompt_logprobs is None and self.params.prompt_logprobs is not None:
-            # The first token has no predecessor, so it has no log-probability.
-            self._prompt_logprobs = [None, *positions]
+            self._prompt_logprobs = self._with_first(positions)
+
+    def _with_first(self, positions: Positions) -> PromptPositions:
+        """Return the positions of the whole prompt: its first token has no predecessor, so it has no log-probability."""
+        if not self.params.flat_logprobs:
+            return [None, *positions]
+        flat = FlatLogprobs()
+        flat.append(None)
+        flat.extend(positions)
+        return flat
+
+    def set_prompt_scores(self, scores: PromptScores) -> None:
+        """Store the scores at positions of the prompt; as for log-probabilities, the first ones received are kept."""
+        if not self._has_scores and self.params.prompt_logprob_token_ids is not None:
+            self._has_scores, self._prompt_scores = True, scores.to_array()
 
     def deliver(self, sequence: Sequence) -> None:
         """Put the new output of a sequence, if any, on the collector."""
@@ -141,6 +159,9 @@ class RequestState:
         if self.kind is RequestOutputKind.DELTA and prompt_logprobs is not None:
             self._prompt_logprobs = []
             prompt_logprobs = prompt_logprobs or None
+        scores = self._prompt_scores
+        if self.kind is RequestOutputKind.DELTA:
+            self._prompt_scores = None
         self.collector.put(
             RequestOutput(
                 request_id=self.request_id,
@@ -153,5 +174,6 @@ class RequestState:
                 lora_request=self.lora_request,
                 num_cached_tokens=self._num_cached_of_prompt,
                 kv_transfer_params=None if transfer is None else transfer.to_json(),
+                prompt_token_id_logprobs=scores,
             )
         )

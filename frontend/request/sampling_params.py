@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import Any, Self
 
 from tetrad.frontend.request.foreign_sampling import ForeignSamplingParams, check_foreign
+from tetrad.frontend.request.prompt_scores import ScoreIds, score_ids
 from tetrad.frontend.request.sampling_values import (
     biases,
     check_extra_args,
@@ -104,7 +105,11 @@ class SamplingParams(ForeignSamplingParams):
         min_tokens: minimum number of tokens before the end of text or a stop may end the output.
         logprobs: log-probabilities of this many top tokens; -1 is the whole vocabulary.
         prompt_logprobs: the same for the tokens of the prompt.
+        prompt_logprob_token_ids: log-probabilities of these ids at positions of the prompt, for distillation: ids of all
+            positions, or one list (or row of an integer array) for each position behind `prompt_logprob_start`; -1 is no id.
+        prompt_logprob_start: position of the prompt's token behind which `prompt_logprob_token_ids` begin; None: 0.
         logprob_token_ids: log-probabilities of exactly these ids instead of the top ones; `logprobs` becomes their number.
+        flat_logprobs: log-probabilities are FlatLogprobs, flat lists of all positions, instead of one dict each; for programs.
         detokenize: make text; if False, outputs have ids only.
         skip_special_tokens: leave special tokens out of the text.
         spaces_between_special_tokens: put spaces between special tokens that are shown.
@@ -116,7 +121,7 @@ class SamplingParams(ForeignSamplingParams):
         allowed_token_ids: the only ids that may be generated.
         bad_words: texts that are never generated.
         truncate_prompt_tokens: keep this many tokens at the end of the prompt; -1: as many as fit besides max_tokens.
-        skip_reading_prefix_cache: compute the whole prompt; None: only if prompt_logprobs are requested.
+        skip_reading_prefix_cache: compute the whole prompt; None: only if log-probabilities of the prompt are requested.
         thinking_token_budget: maximum number of reasoning tokens; after these the reasoning is ended. -1 or None: no limit.
             Only for models with a reasoning parser.
         repetition_detection: ends outputs that repeat themselves.
@@ -143,7 +148,10 @@ class SamplingParams(ForeignSamplingParams):
     min_tokens: int = 0
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    prompt_logprob_token_ids: ScoreIds | None = None
+    prompt_logprob_start: int | None = None
     logprob_token_ids: list[int] | None = None
+    flat_logprobs: bool = False
     detokenize: bool = True
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
@@ -168,6 +176,7 @@ class SamplingParams(ForeignSamplingParams):
                 raise wrong("guided_decoding", "guided_decoding is structured_outputs' older name: give one of them.")
             self.structured_outputs = guided_decoding
         self._check_counts()
+        self._check_scores()
         self._check_ranges()
         self._check_lists()
         self._check_the_rest()
@@ -233,6 +242,23 @@ class SamplingParams(ForeignSamplingParams):
         if truncate is not None and (truncate < -1 or truncate == 0):
             raise wrong("truncate_prompt_tokens", f"truncate_prompt_tokens must be -1 or at least 1, got {truncate}.")
 
+    def _check_scores(self) -> None:
+        if self.prompt_logprob_token_ids is not None:
+            self.prompt_logprob_token_ids = score_ids(self.prompt_logprob_token_ids)
+        if (start := self.prompt_logprob_start) is not None:
+            check_integer("prompt_logprob_start", start)
+            if start < 0:
+                raise wrong("prompt_logprob_start", f"prompt_logprob_start must be non-negative, got {start}.")
+            if self.prompt_logprob_token_ids is None:
+                raise wrong("prompt_logprob_start", "prompt_logprob_start needs prompt_logprob_token_ids.")
+
+    @property
+    def needs_whole_prompt(self) -> str:
+        """The name of the parameter that asks for values at each token of the prompt; empty: there is none."""
+        if self.prompt_logprobs is not None:
+            return "prompt_logprobs"
+        return "" if self.prompt_logprob_token_ids is None else "prompt_logprob_token_ids"
+
     def _check_ranges(self) -> None:
         for name in ("presence_penalty", "frequency_penalty"):
             if not -2.0 <= check_number(name, getattr(self, name)) <= 2.0:
@@ -271,14 +297,14 @@ class SamplingParams(ForeignSamplingParams):
             self.logit_bias = biases("logit_bias", self.logit_bias)
 
     def _check_the_rest(self) -> None:
-        for name in ("ignore_eos", "detokenize", "skip_special_tokens", "spaces_between_special_tokens"):
+        for name in ("ignore_eos", "flat_logprobs", "detokenize", "skip_special_tokens", "spaces_between_special_tokens"):
             check_flag(name, getattr(self, name))
         check_flag("include_stop_str_in_output", self.include_stop_str_in_output)
         if self.skip_reading_prefix_cache is not None:
             check_flag("skip_reading_prefix_cache", self.skip_reading_prefix_cache)
-            if self.prompt_logprobs is not None and not self.skip_reading_prefix_cache:
+            if (name := self.needs_whole_prompt) and not self.skip_reading_prefix_cache:
                 # Tokens from the prefix cache are not computed, and have no log-probabilities.
-                text = "skip_reading_prefix_cache must not be False with prompt_logprobs: leave it out or set it to True."
+                text = f"skip_reading_prefix_cache must not be False with {name}: leave it out or set it to True."
                 raise wrong("skip_reading_prefix_cache", text)
         self.output_kind = member_of("output_kind", RequestOutputKind, self.output_kind)
         budget = self.thinking_token_budget

@@ -5,8 +5,9 @@ tokenizer can continue it from its ids and its number of raw characters.
 """
 
 from tetrad.frontend.request.deadlines import Deadline
-from tetrad.frontend.request.outputs import CompletionOutput, FinishReasonName, LoRARequest, PositionLogprobs
+from tetrad.frontend.request.outputs import CompletionOutput, FinishReasonName, LoRARequest
 from tetrad.frontend.request.pooling import PooledTensor, PoolingParams
+from tetrad.frontend.request.position_logprobs import FlatLogprobs, Positions, actual_logprobs
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.frontend.request.stop_strings import StopStrings
 from tetrad.frontend.request.weight_versions import Spans, with_tokens
@@ -102,7 +103,7 @@ class Sequence:
         # Number of consecutive losses of an engine core without a new token, and the number of tokens at the last loss.
         self.num_engine_losses = 0
         self.num_tokens_at_loss = 0
-        self.logprobs: list[PositionLogprobs] | None = None if params.logprobs is None else []
+        self.logprobs: Positions | None = None if params.logprobs is None else FlatLogprobs() if params.flat_logprobs else []
         self.cumulative_logprob: float | None = None if params.logprobs is None else 0.0
         self.finish_reason: FinishReasonName | None = None
         self.stop_reason: int | str | None = None
@@ -146,12 +147,12 @@ class Sequence:
         self.finish("stop", match.stop)
         return True
 
-    def add_logprobs(self, positions: list[PositionLogprobs]) -> None:
+    def add_logprobs(self, positions: Positions) -> None:
         """Append the log-probabilities of ids added before; the first entry of each position is the sampled token."""
         if self.logprobs is None or self.cumulative_logprob is None:
             return
-        self.logprobs += positions
-        self.cumulative_logprob += sum(next(iter(position.values())).logprob for position in positions)
+        self.logprobs.extend(positions)
+        self.cumulative_logprob += sum(actual_logprobs(positions))
 
     def note_weights(self, version: str, first: int) -> None:
         """Note the weights that computed the tokens from index `first` on; an empty version has no name."""

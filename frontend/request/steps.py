@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from tetrad.frontend.request.kv_transfer import KvTransfer
 from tetrad.frontend.request.outputs import FinishReasonName
 from tetrad.frontend.request.pooling import PooledTensor
+from tetrad.frontend.request.prompt_scores import PromptScores
 from tetrad.services.errors import InternalError, TetradError
 
 
@@ -28,6 +29,7 @@ class RichUpdate:
     error: TetradError | None = None
     logprobs: LogprobRows | None = None
     prompt_logprobs: LogprobRows | None = None
+    prompt_scores: PromptScores | None = None
     num_cached_tokens: int | None = None
     # Those of the cached tokens that were read from another engine core.
     num_external_tokens: int = 0
@@ -117,6 +119,7 @@ def _joined(earlier: RichUpdate | None, later: RichUpdate | None) -> RichUpdate 
     return replace(
         later,
         prompt_logprobs=earlier.prompt_logprobs or later.prompt_logprobs,
+        prompt_scores=earlier.prompt_scores or later.prompt_scores,
         num_cached_tokens=later.num_cached_tokens if earlier.num_cached_tokens is None else earlier.num_cached_tokens,
         num_external_tokens=earlier.num_external_tokens or later.num_external_tokens,
         num_preemptions=earlier.num_preemptions + later.num_preemptions,

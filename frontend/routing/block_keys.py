@@ -29,7 +29,8 @@ def media_keys(features: Sequence[MediaFeature], block_size: int, num_tokens: in
         return []
     keys = [b""] * (num_tokens // block_size)
     for feature in features:
-        first, last = feature.offset // block_size, (feature.end - 1) // block_size
+        # An item without placeholders, to which all tokens attend, is a key of the first block.
+        first, last = feature.offset // block_size, max(feature.end - 1, feature.offset) // block_size
         for block in range(first, min(last + 1, len(keys))):
             keys[block] += feature.identifier.encode() + b"\0"
     return keys

@@ -169,4 +169,4 @@ class PrefillFirst:
 def _can_read_blocks(first: ActiveSequence) -> bool:
     """Return whether the blocks of a request's prompt have names, and the request needs no results of each token of it."""
     params = first.request.params
-    return first.embeds is None and params.prompt_logprobs is None and not params.skip_reading_prefix_cache
+    return first.embeds is None and not params.needs_whole_prompt and not params.skip_reading_prefix_cache

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from tetrad.frontend.media.items import IMAGE, MediaItem
+from tetrad.frontend.media.items import MODALITIES, MediaItem
 
 _SAMPLE_BYTES = 4096
 _DIGEST_BYTES = 16
@@ -43,7 +43,7 @@ def affinity_of_chat(messages: Sequence[Mapping[str, Any]], items: Sequence[Medi
     """
     if not items:
         return b""
-    counts = [_num_images(message) for message in messages]
+    counts = [_num_items(message) for message in messages]
     num_messages = max(_first_turn(messages), next((at + 1 for at, count in enumerate(counts) if count), 0))
     texts = [text for each in messages[:num_messages] if each.get("role") == "user" for text in _texts(each)]
     return affinity_of(items[: sum(counts[:num_messages])], texts)
@@ -64,8 +64,8 @@ def _parts(message: Mapping[str, Any]) -> Sequence[Any]:
     return content if isinstance(content, list | tuple) else [{"type": "text", "text": content}]
 
 
-def _num_images(message: Mapping[str, Any]) -> int:
-    return sum(isinstance(part, dict) and part.get("type") == IMAGE for part in _parts(message))
+def _num_items(message: Mapping[str, Any]) -> int:
+    return sum(isinstance(part, dict) and part.get("type") in MODALITIES for part in _parts(message))
 
 
 def _texts(message: Mapping[str, Any]) -> list[str]:

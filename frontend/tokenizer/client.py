@@ -114,6 +114,7 @@ class TokenizerClient:
         prompt: str | Sequence[int],
         media: Sequence[MediaItem],
         kwargs: Mapping[str, Any] | None,
+        io_kwargs: Mapping[str, Any] | None = None,
         *,
         add_special_tokens: bool,
     ) -> tuple[list[int], tuple[MediaFeature, ...]]:
@@ -123,13 +124,14 @@ class TokenizerClient:
             prompt: text or ids, with a placeholder for each image.
             media: the images, in the order of the placeholders.
             kwargs: settings of the media processor.
+            io_kwargs: how files are read, by modality.
             add_special_tokens: add BOS and the like to a text.
         """
         if isinstance(prompt, str):
             request = tokenizer_pb2.EncodeRequest(texts=[prompt], add_special_tokens=add_special_tokens)
         else:
             request = tokenizer_pb2.EncodeRequest(token_ids=pack_u32(prompt))
-        set_media(request, media, kwargs)
+        set_media(request, media, kwargs, io_kwargs)
         try:
             with call_phase("tokenize"):
                 response = await self._calls.answer("Encode", request, affinity=affinity_of(media))
@@ -229,6 +231,7 @@ class TokenizerClient:
         max_prompt_chars: int | None = None,
         media: Sequence[MediaItem] = (),
         mm_processor_kwargs: Mapping[str, Any] | None = None,
+        media_io_kwargs: Mapping[str, Any] | None = None,
     ) -> RenderedChat:
         """Return the prompt of a conversation.
 
@@ -246,7 +249,7 @@ class TokenizerClient:
             max_tokens=max_tokens,
             max_prompt_chars=max_prompt_chars,
         )
-        set_media(request, media, mm_processor_kwargs)
+        set_media(request, media, mm_processor_kwargs, media_io_kwargs)
         try:
             with call_phase("tokenize"):
                 response = await self._calls.answer("RenderChat", request, affinity=affinity_of_chat(messages, media))

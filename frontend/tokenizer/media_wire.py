@@ -13,7 +13,7 @@ from tetrad.v1 import tokenizer_pb2, types_pb2
 
 _FIELD = "media"
 _ITEM = re.compile(r"media\[(\d{1,6})\]")
-_MISSING = "Cache miss for image"
+_MISSING = "Cache miss for "
 _JSON = "_json"
 _FEATURE_BYTES, _TENSOR_BYTES = 256, 128
 """Upper bounds of the bytes of a feature and of a tensor without names and content."""
@@ -23,12 +23,19 @@ _ELEMENT_BYTES = {types_pb2.DATA_TYPE_UINT8: 1, types_pb2.DATA_TYPE_BOOL: 1, typ
 Request = tokenizer_pb2.EncodeRequest | tokenizer_pb2.RenderChatRequest
 
 
-def set_media(request: Request, items: Sequence[MediaItem], kwargs: Mapping[str, Any] | None) -> None:
-    """Write the images of a prompt, and the settings of their processor, into its request."""
+def set_media(
+    request: Request,
+    items: Sequence[MediaItem],
+    kwargs: Mapping[str, Any] | None,
+    io_kwargs: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the media of a prompt, the settings of their processors, and how files are read, into its request."""
     for item in items:
         request.media.add(modality=item.modality, data=item.data, uuid=item.uuid, media_type=item.media_type)
     if items and kwargs:
         request.mm_processor_kwargs_json = json.dumps(kwargs).encode()
+    if items and io_kwargs:
+        request.media_io_kwargs_json = json.dumps(io_kwargs).encode()
 
 
 def decode_features(messages: Iterable[types_pb2.MultiModalFeature]) -> tuple[MediaFeature, ...]:

@@ -7,6 +7,7 @@ since their bytes are never shown. Knows nothing else of the content.
 """
 
 import json
+import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tetrad.services.errors import ModelError
 MAX_TEXT_BYTES = 64 << 20
 """Maximum bytes of a file that is parsed as a whole: the largest tokenizer.json has about 35 MB."""
 
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # as JSON writes it
 _MAX_NAME_BYTES = 255  # the limit of every common file system
 
 
@@ -106,16 +108,25 @@ def parse_json_object(text: str, name: str) -> dict[str, Any]:
         raise ModelError(f"{name} is not JSON: {error}.", field="model") from error
     if not isinstance(value, dict):
         raise ModelError(f"{name} holds {type(value).__name__}, not a JSON object.", field="model")
+    if _SURROGATE.search(text) and not _is_unicode(json.dumps(value, ensure_ascii=False)):
+        raise ModelError(f"{name} holds half of a surrogate pair.", field="model")
     return value
+
+
+def _is_unicode(text: str) -> bool:
+    """Return whether a text has no half of a surrogate pair, which JSON can contain and UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_file_name(name: str) -> bool:
     """Return whether a text is a possible file name and not a path."""
-    try:
-        num_bytes = len(name.encode())
-    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can contain
+    if not _is_unicode(name) or len(name.encode()) > _MAX_NAME_BYTES:
         return False
-    return num_bytes <= _MAX_NAME_BYTES and "\0" not in name and name not in ("", ".", "..") and Path(name).name == name
+    return "\0" not in name and name not in ("", ".", "..") and Path(name).name == name
 
 
 def _belongs_to(target: Path, directory: Path) -> bool:

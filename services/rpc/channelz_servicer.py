@@ -4,8 +4,6 @@ The package's own servicer fails on an unknown field, and the core may be a newe
 major version of protobuf; this one drops such fields.
 """
 
-# ruff: noqa: ARG002, N802 - gRPC's names and signatures
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 

@@ -1,12 +1,15 @@
-"""Draws conversations: turns of both sides, calls and their results, images, and constraints on the next turn."""
+"""Draws conversations: turns of both sides, calls and their results, media, and constraints on the next turn."""
 
 import base64
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from tests.pictures import picture
+from tests.sounds import sound
+from tests.video_files import video
 
 SCHEMA = {
     "type": "object",
@@ -29,6 +32,18 @@ _TAG = {
 _SIZES = [(60, 40, 1), (100, 50, 2), (40, 90, 3)]
 
 
+@cache
+def _media(modality: str, number: int) -> Mapping[str, Any]:
+    """Return one of three parts of a modality."""
+    kind, data = {
+        "image": lambda: ("image/png", picture(*_SIZES[number])),
+        "audio": lambda: ("audio/wav", sound(0.3 + 0.4 * number, seed=number)),
+        "video": lambda: ("video/mp4", video(4 + 3 * number, size=(64, 64), seed=number)),
+    }[modality]()
+    url = f"data:{kind};base64,{base64.b64encode(data).decode()}"
+    return {"type": f"{modality}_url", f"{modality}_url": {"url": url}}
+
+
 def _named(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name}}
 
@@ -39,11 +54,11 @@ class Conversations:
     Args:
         rng: the randomness.
         text: draws a text.
-        reads_images: whether turns of the user may have images.
+        modalities: media that turns of the user may have.
     """
 
-    def __init__(self, rng: random.Random, text: Callable[[], str], *, reads_images: bool) -> None:
-        self._rng, self._text, self._reads_images = rng, text, reads_images
+    def __init__(self, rng: random.Random, text: Callable[[], str], modalities: Sequence[str]) -> None:
+        self._rng, self._text, self._modalities = rng, text, modalities
 
     def messages(self) -> list[dict[str, Any]]:
         """Return turns, the last one by the user."""
@@ -97,10 +112,9 @@ class Conversations:
 
     def _content(self) -> Any:
         rng, text = self._rng, self._text()
-        if not self._reads_images or rng.random() < 0.3:
+        if not self._modalities or rng.random() < 0.3:
             return text
         parts: list[Mapping[str, Any]] = [{"type": "text", "text": text}]
         for _ in range(rng.randint(1, 2)):
-            data = base64.b64encode(picture(*rng.choice(_SIZES))).decode()
-            parts.insert(rng.randint(0, 1), {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}})
+            parts.insert(rng.randint(0, 1), _media(rng.choice(self._modalities), rng.randrange(3)))
         return parts

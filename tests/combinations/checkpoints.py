@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
+from tests.audio_files import save_audio_model
 from tests.combinations.stack import Sizes
 from tests.e2e.test_prompt_adapters import save_prompt_adapter
 from tests.e2e.tiny_model import save_tiny_model, save_tokenizer
@@ -46,7 +47,7 @@ class Checkpoint:
     Attributes:
         adapters: LoRA and prompt adapters that requests may name.
         speculative_configs: what may propose drafts for it.
-        reads_images: whether chats may have images.
+        modalities: media that chats may have.
         hidden_size: of embeddings.
         embeds: whether it also makes embeddings.
         num_groups: of layers with KV blocks of their own.
@@ -58,7 +59,7 @@ class Checkpoint:
     directory: Path
     adapters: tuple[LoRARequest, ...]
     speculative_configs: tuple[Mapping[str, Any], ...]
-    reads_images: bool = False
+    modalities: tuple[str, ...] = ()
     hidden_size: int = 64
     embeds: bool = False
     num_groups: int = 1
@@ -126,14 +127,20 @@ def _family(name: str, modules: str, sizes: tuple[Sizes, ...] = _SIZES) -> Calla
     return save
 
 
-def _vision(kind: str) -> Callable[[Path], Checkpoint]:
+def _vision(kind: str, *modalities: str) -> Callable[[Path], Checkpoint]:
     def save(directory: Path) -> Checkpoint:
         reference = save_vision_model(directory, kind)
         save_lora(directory / "1", reference, r".*(language|text)_model.*(q_proj|up_proj)", seed=1)
         sizes = _SIZES if kind == "qwen3_5" else (*_SIZES, *_PREFILL_SIZES)  # its states are not moved
-        return Checkpoint(directory, _adapters(directory, 1), _LOOKUPS, reads_images=True, num_groups=6, sizes=sizes)
+        return Checkpoint(directory, _adapters(directory, 1), _LOOKUPS, modalities=modalities, num_groups=6, sizes=sizes)
 
     return save
+
+
+def _audio(directory: Path) -> Checkpoint:
+    reference = save_audio_model(directory, "qwen2_audio")
+    save_lora(directory / "1", reference, r".*language_model.*(q_proj|up_proj)", seed=1)
+    return Checkpoint(directory, _adapters(directory, 1), _LOOKUPS, modalities=("audio",), num_groups=6)
 
 
 def _adapters(directory: Path, count: int) -> tuple[LoRARequest, ...]:
@@ -151,10 +158,12 @@ MAKERS: Mapping[str, Callable[[Path], Checkpoint]] = {
     "mamba2": _family("mamba2", "in_proj|out_proj"),
     "gpt_oss": _family("gpt_oss", "q_proj|o_proj", (*_SIZES, _SHARED, _SHARED)),
     "gemma3": _family("gemma3", "q_proj|down_proj"),
-    "smolvlm": _vision("smolvlm"),
-    "qwen3_5 with images": _vision("qwen3_5"),
+    "smolvlm": _vision("smolvlm", "image"),
+    "qwen3_5 with images": _vision("qwen3_5", "image"),
+    "qwen2_5_vl with videos": _vision("qwen2_5_vl", "image", "video"),
+    "qwen2_audio": _audio,
 }
-"""Name -> writes the model. In their order: keys alone, windows, states, latent keys and experts, images."""
+"""Name -> writes the model. In their order: keys alone, windows, states, latent keys and experts, media."""
 
 
 class Checkpoints:
@@ -173,7 +182,7 @@ class Checkpoints:
             path = self._directory / name.replace(" ", "-")
             path.mkdir()
             self._made[name] = MAKERS[name](path)
-            if not self._made[name].reads_images:
+            if not self._made[name].modalities:
                 config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": SPECIALS[0], "chat_template": _TEMPLATE}
                 (path / "tokenizer_config.json").write_text(json.dumps(config))
         return self._made[name]

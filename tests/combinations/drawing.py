@@ -100,7 +100,7 @@ class Drawing:
         # What several prompts begin with, for the prefix cache.
         self._prefixes = [self._new_ids(rng.randint(1, LONGEST_PROMPT - 20)) for _ in range(4)]
         self._prompts: list[list[int]] = []
-        self._conversations = Conversations(rng, self._text_prompt, reads_images=checkpoint.reads_images)
+        self._conversations = Conversations(rng, self._text_prompt, modalities=checkpoint.modalities)
 
     def request(self) -> Asked:
         """Return another request."""

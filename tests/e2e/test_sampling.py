@@ -1,7 +1,8 @@
 """The effect of every sampling parameter, over all services with the real model, and one batch with all of them.
 
-Three fields have no effect here: spaces_between_special_tokens needs a tokenizer that is not byte-level (tests/tokenizer_svc),
-stream_interval shows in streams (tests/frontend), and extra_args are for custom processors (test_logits_processors.py).
+Some fields have no effect here: spaces_between_special_tokens needs a tokenizer that is not byte-level (tests/tokenizer_svc),
+stream_interval and flat_logprobs show in tests/frontend, extra_args are for custom processors (test_logits_processors.py), and
+ids are scored at a prompt's positions in test_prompt_scores.py.
 """
 
 import dataclasses
@@ -17,7 +18,10 @@ PROMPT = "The capital of France is"
 LONG_PROMPT = "One two three four five six seven eight nine ten eleven twelve. " * 12
 EOS, END_OF_TURN = 2, "<|im_end|>"
 ENDS_AT_ONCE = {"logit_bias": {EOS: 100.0}}
-ELSEWHERE = {"spaces_between_special_tokens", "extra_args", "stream_interval"}
+ELSEWHERE = {"spaces_between_special_tokens", "extra_args", "stream_interval", "flat_logprobs"} | {
+    "prompt_logprob_token_ids",
+    "prompt_logprob_start",
+}
 
 # name of a request: parameters besides temperature 0 and max_tokens 10
 REQUESTS = {

@@ -15,10 +15,12 @@ class FakeEncoder:
 
     Clear `go` and it encodes nothing. It fails the items of `refused`, and the process dies of those of `deadly`. `seen` are
     the identifiers of the items that it was asked to encode, `messages` the messages that asked; `answers` come of themselves.
+    With `is_attended` the model has an encoder and a decoder, and every step of a request reads its item.
     """
 
     def __init__(self) -> None:
         self.modalities: list[types_pb2.ModalityInfo] = []
+        self.is_attended = False
         self.go = asyncio.Event()
         self.go.set()
         self._asked = asyncio.Event()
@@ -76,7 +78,7 @@ class FakeEncoder:
         work += zip(*map(unpack_u32, columns), strict=True)
         for handle, start, count in work:
             for span in self.spans[handle]:
-                if span.offset < start + count and start < span.offset + span.length:
+                if self.is_attended or (span.offset < start + count and start < span.offset + span.length):
                     assert span.identifier in self.cache, "a step reads an item that is not encoded"
 
 

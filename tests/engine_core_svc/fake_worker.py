@@ -101,7 +101,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
             await asyncio.Event().wait()
         model = worker_pb2.ModelInfo(
             model=request.model, vocab_size=VOCAB_SIZE, max_position_embeddings=MAX_LEN, dtype="float32",
-            modalities=self.encoder.modalities,
+            modalities=self.encoder.modalities, is_encoder_decoder=self.encoder.is_attended,
+            supports_transcription=self.encoder.is_attended, encoded_position_bytes=8 * self.encoder.is_attended,
         )  # fmt: skip
         yield worker_pb2.LoadModelResponse(model=model)
 

@@ -32,7 +32,7 @@ THIRD_PARTY = {
         "safetensors",
         "smg_grpc_proto",
     },
-    "tokenizer_svc": KIT | {"transformers", "tokenizers", "jinja2", "gguf", "numpy", "PIL", "prometheus_client"},
+    "tokenizer_svc": KIT | {"transformers", "tokenizers", "jinja2", "gguf", "numpy", "PIL", "av", "prometheus_client"},
     "engine_core_svc": KIT | {"numpy", "llguidance", "prometheus_client"},
     "worker_svc": KIT | {"torch", "triton", "safetensors", "gguf", "transformers", "numpy", "prometheus_client", "msgspec"},
     "tetrad": KIT | {"prometheus_client", "httpx", "httpx_sse", "tqdm", "shtab", "uvloop", "yaml"},

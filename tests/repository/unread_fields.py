@@ -10,7 +10,6 @@ NOT_NEEDED = "The receiver gets the same in another field, or computes it."
 
 UNREAD: dict[str, str] = {
     REFUSED: """
-        ContentPart.audio ContentPart.video
         EngineCoreRequest.encoder_prompt_token_ids EngineCoreRequest.kv_transfer_params
         EngineCoreRequest.reasoning_ended
         EngineCoreRequest.resumable EngineCoreRequest.session_id
@@ -31,7 +30,6 @@ UNREAD: dict[str, str] = {
         GetKvTransferEndpointResponse.agent GetKvTransferEndpointResponse.compatibility_hash
         GetKvTransferEndpointResponse.now_monotonic_s
         GetKvTransferEndpointResponse.regions KvRegion.*
-        PrepareSpeechRequest.*
         WorkerLifecycleServicePinLoraRequest.*
         WorkerLifecycleServiceInitWeightTransferRequest.*
     """,
@@ -43,15 +41,13 @@ UNREAD: dict[str, str] = {
         EncoderInputs.handles EncoderInputs.input_indices EncoderInputs.num_inputs
         EngineCoreOutput.num_nans_in_logits
         EngineCoreOutput.spec_decode_metrics EngineCoreOutput.trace_headers
-        EngineInfo.kv_cache_size_bytes EngineInfo.is_encoder_decoder EngineInfo.supports_transcription
-        ModelInfo.encoded_position_bytes
+        EngineInfo.kv_cache_size_bytes
         SchedulerStats.connector_prefix_cache_hits SchedulerStats.connector_prefix_cache_queries
         SchedulerStats.num_waiting_for_remote_kvs_reqs
         KvCacheGroup.attention_chunk_size KvCacheGroup.head_size_v
         KvCacheGroup.num_state_blocks
         KvCacheGroup.sharing_layers
         ModelInfo.first_layer ModelInfo.num_stage_layers ModelInfo.uses_mrope
-        ModelInfo.supports_transcription ModelInfo.is_encoder_decoder
         WorkerLifecycleServiceGetInfoResponse.lora_limits
     """,
     OTHERS_READ: """

@@ -20,8 +20,8 @@ _EXPERTS = "It tunes how vLLM computes mixtures of experts; answers are the same
 _KERNELS = "It tunes vLLM's kernels and graphs; Tetrad has its own, with the same answers."
 _STATE_SPACE = "It tunes how vLLM computes state-space models; answers are the same."
 _ENCODERS = "It tunes how vLLM computes image encoders; answers are the same."
+_WHOLE_VIDEO = "All frames of a video that are read reach the model."
 _MEDIA_CACHE = "It tunes how vLLM keeps and passes on preprocessed images; answers are the same."
-_NO_VIDEO = "No model here reads videos; a prompt with one is refused."
 _NO_CONNECTOR = "The outputs of image encoders stay in the worker that computed them."
 _LORA = "It tunes how vLLM keeps adapters; answers are the same."
 _LOADING = "It tunes how vLLM reads weights; they are the same weights."
@@ -132,7 +132,6 @@ class ForeignEngineArguments:
     interleave_mm_strings: Any = argument(
         refused(False, "A template that reads texts alone gets a message's images before its text, all others in their places.")
     )
-    media_io_kwargs: Any = argument(refused({}, "Images are read as RGB, with white behind transparent pixels."))
     mm_processor_cache_type: Any = argument(ignored("lru", _MEDIA_CACHE))
     mm_hasher_algorithm: Any = argument(ignored("blake3", _MEDIA_CACHE))
     mm_shm_cache_max_object_size_mb: Any = argument(ignored(128, _MEDIA_CACHE))
@@ -142,8 +141,8 @@ class ForeignEngineArguments:
     mm_encoder_fp8_scale_path: Any = argument(ignored(None, _ENCODERS))
     mm_encoder_fp8_scale_save_margin: Any = argument(ignored(1.5, _ENCODERS))
     skip_mm_profiling: Any = argument(ignored(False, _ENCODERS))
-    video_pruning_rate: Any = argument(ignored(None, _NO_VIDEO))
-    video_pruning_method: Any = argument(ignored("evs", _NO_VIDEO))
+    video_pruning_rate: Any = argument(refused(None, _WHOLE_VIDEO))
+    video_pruning_method: Any = argument(refused("evs", _WHOLE_VIDEO))
     mm_tensor_ipc: Any = argument(ignored("direct_rpc", _MEDIA_CACHE))
     mm_processor_device: Any = argument(ignored("auto", _MEDIA_CACHE))
     mm_ipc_gpu_memory_gb: Any = argument(ignored(0, _MEDIA_CACHE))
@@ -268,7 +267,6 @@ class ForeignEngineArguments:
             "vllm",
         )
     )
-    logprobs_mode: Any = argument(refused("raw_logprobs", "Log-probabilities are those before penalties and temperature."))
     structured_outputs_config: Any = argument(
         refused(
             None,

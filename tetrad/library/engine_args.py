@@ -23,8 +23,8 @@ from tetrad.services.hub.download import HubAccess, Report
 from tetrad.services.hub.model_files import DEFAULT_MODEL, resolve_model
 from tetrad.services.message_size import MEDIA_MAX_MESSAGE_BYTES
 from tetrad.services.models.inner_configs import overridden
+from tetrad.services.models.media_files import reads_media
 from tetrad.services.models.model_directory import read_model_json
-from tetrad.services.models.vision_files import reads_images
 from tetrad.services.packages import require_packages
 from tetrad.services.settings import ServiceSettings
 from tetrad.stack.stack_settings import StackSettings
@@ -53,6 +53,8 @@ class EngineArgs(OlderEngineArguments):
         generation_config: "auto" takes sampling defaults from the model's generation_config.json, "vllm" does not.
         override_generation_config: sampling defaults that replace the model's: temperature, top_p, top_k, min_p,
             repetition_penalty.
+        logprobs_mode: values that requests get as log-probabilities: "raw_logprobs" and "raw_logits" are the model's,
+            "processed_logprobs" and "processed_logits" those that a token is drawn from, after all sampling parameters.
         tool_call_parser: format of the model's tool calls; "auto" detects it, "none" leaves tool calls in the text.
         reasoning_parser: format of the model's reasoning; "auto" detects it, "none" leaves reasoning in the text.
         chat_template: file with a Jinja chat template that replaces the model's own.
@@ -96,12 +98,13 @@ class EngineArgs(OlderEngineArguments):
         max_loras: maximum number of different adapters in one step.
         max_lora_rank: maximum rank of an adapter.
         max_cpu_loras: maximum number of adapters in memory; others are read again when they are needed. None: max_loras.
-        limit_mm_per_prompt: maximum number of images in a prompt: {"image": 4}. None: 999, or the model's own limit.
-        language_model_only: refuse images, and do not load the vision model.
+        limit_mm_per_prompt: maximum number of items in a prompt: {"image": 4, "video": 1}. None: 999, or the model's own limit.
+        language_model_only: refuse media, and do not load the vision or audio model.
         allowed_local_media_path: directory whose files messages may name as file: URLs of images. Empty: none.
         allowed_media_domains: hosts from which images of messages are fetched (http, https); "*": all public ones. None: none.
         mm_processor_kwargs: settings of the model's image processor that replace those of its files, as {"max_pixels": 200704};
             those of a request come before them.
+        media_io_kwargs: how media files are read, unless a request says it: {"video": {"num_frames": 16, "fps": 1}}.
         mm_processor_cache_gb: GiB of preprocessed images that each tokenizer service keeps. None: 0.25.
         enable_prompt_embeds: accept prompts as embeddings over HTTP, too; LLM and AsyncLLM always accept them.
         log_level: minimum severity of events that the services log to stderr.
@@ -139,6 +142,7 @@ class EngineArgs(OlderEngineArguments):
     priority_order: str = "high_first"
     seed: int | None = None
     max_logprobs: int = 20
+    logprobs_mode: str = "raw_logprobs"
     stream_interval: int = 1
     tool_call_parser: str = "auto"
     reasoning_parser: str = "auto"
@@ -169,6 +173,7 @@ class EngineArgs(OlderEngineArguments):
     allowed_local_media_path: str | Path = ""
     allowed_media_domains: Sequence[str] | None = None
     mm_processor_kwargs: dict[str, Any] | None = None
+    media_io_kwargs: dict[str, dict[str, Any]] | None = None
     mm_processor_cache_gb: float | None = None
     enable_prompt_embeds: bool = False
     log_level: str = "warning"
@@ -228,7 +233,7 @@ class EngineArgs(OlderEngineArguments):
         path = resolve_model(self.model, revision=self.revision, report=report, check=check, access=access)
         if path.is_dir() and (config := read_model_json(path, "config.json")) is not None:
             self._check_ranks(config)  # also for local files: a worker takes seconds to refuse them
-        if self._takes_images(path):
+        if self._takes_media(path):
             self.fallbacks = {"max_message_bytes": MEDIA_MAX_MESSAGE_BYTES, **self.fallbacks}
         model = str(path)
         tokenizer: dict[str, Any] = {"model": model, **shared, **self._tokenizer_fields()}
@@ -278,16 +283,17 @@ class EngineArgs(OlderEngineArguments):
 
     def media_settings(self) -> dict[str, Any]:
         """Return the frontend settings of images in prompts that the arguments set."""
-        limits = {"image": 0} if self.language_model_only else self.limit_mm_per_prompt
+        limits = {"image": 0, "audio": 0, "video": 0} if self.language_model_only else self.limit_mm_per_prompt
         return {
             **({"limit_mm_per_prompt": json.dumps(limits)} if limits is not None else {}),
             **({"allowed_local_media_path": self.allowed_local_media_path} if self.allowed_local_media_path else {}),
             **({"allowed_media_domains": self.allowed_media_domains} if self.allowed_media_domains else {}),
         }
 
-    def _takes_images(self, path: Path) -> bool:
+    def _takes_media(self, path: Path) -> bool:
         limits = self.limit_mm_per_prompt or {}
-        return not self.language_model_only and limits.get("image") != 0 and path.is_dir() and reads_images(path)
+        has_none = all(limits.get(modality) == 0 for modality in ("image", "audio", "video"))
+        return not self.language_model_only and not has_none and path.is_dir() and reads_media(path)
 
     def _processor_fields(self) -> dict[str, str]:
         """Return the settings of the image processor, which the tokenizer runs; the worker reads the largest size from them."""
@@ -295,6 +301,8 @@ class EngineArgs(OlderEngineArguments):
 
     def _tokenizer_fields(self) -> dict[str, Any]:
         fields = {**self._chosen(TokenizerSettings), **self._processor_fields()}
+        if self.media_io_kwargs:
+            fields["media_io_kwargs"] = json.dumps(self.media_io_kwargs)
         if self.mm_processor_cache_gb is not None:
             fields["image_cache_bytes"] = int(self.mm_processor_cache_gb * (1 << 30))
         return fields

@@ -23,6 +23,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "allowed_local_media_path": (str, Path),
     "limit_mm_per_prompt": (dict,),
     "mm_processor_kwargs": (dict,),
+    "media_io_kwargs": (dict,),
     "mm_processor_cache_gb": (int, float),
 }
 """Argument -> its types, besides None."""

@@ -35,6 +35,7 @@ SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
             "max_num_seqs",
             "max_num_batched_tokens",
             "long_prefill_token_threshold",
+            "logprobs_mode",
             "max_decode_slowdown",
             "pipeline_depth",
             "enable_expert_parallel",

@@ -1,25 +1,28 @@
-"""Media prompts: replaces the images of a program's prompts and messages by the contents of image files.
+"""Media prompts: replaces the images, audio and videos of a program's prompts and messages by the contents of files.
 
-The frontend takes images as files alone, since it decodes no pixels. Knows vLLM's `multi_modal_data` and its content part
+The frontend takes files alone, since it decodes no pixels. Knows vLLM's `multi_modal_data` and its content part
 `image_pil`; checks nothing else of a prompt. Encoding an image takes up to a second, so it runs in a thread.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
+from tetrad.frontend.request.encoder_decoder import has_two_parts, joined
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.library.arguments import Conversation
+from tetrad.library.audio_bytes import audio_bytes, audio_items
 from tetrad.library.image_bytes import image_bytes
+from tetrad.library.video_bytes import video_bytes, video_items
 from tetrad.services.errors import InvalidRequest
 
-_DATA, _KWARGS, _IMAGE = "multi_modal_data", "mm_processor_kwargs", "image"
+_DATA, _KWARGS = "multi_modal_data", "mm_processor_kwargs"
 _IMAGE_DIMENSIONS = 3
 
 
 def has_media(prompt: PromptType) -> bool:
     """Return whether a prompt has images that are still to be preprocessed."""
-    return isinstance(prompt, dict) and bool(prompt.get(_DATA))
+    return isinstance(prompt, dict) and (bool(prompt.get(_DATA)) or has_two_parts(prompt))
 
 
 def has_media_parts(messages: Conversation) -> bool:
@@ -30,10 +33,10 @@ def has_media_parts(messages: Conversation) -> bool:
 
 
 async def with_files(prompt: PromptType) -> PromptType:
-    """Return a prompt whose images are files; a prompt without images is returned as it is. InvalidRequest: one is no image."""
+    """Return a prompt whose media are files; a prompt without media is returned as it is. InvalidRequest: one is no image."""
     if not has_media(prompt):
         return prompt
-    return await asyncio.to_thread(_with_files, cast(dict[str, Any], prompt))
+    return await asyncio.to_thread(_with_files, _one_part(prompt))
 
 
 def with_processor_kwargs(prompt: PromptType, kwargs: Mapping[str, Any] | None) -> PromptType:
@@ -43,7 +46,7 @@ def with_processor_kwargs(prompt: PromptType, kwargs: Mapping[str, Any] | None) 
     """
     if not kwargs or not has_media(prompt):
         return prompt
-    fields = cast(dict[str, Any], prompt)
+    fields = _one_part(prompt)
     return cast(PromptType, {**fields, _KWARGS: {**kwargs, **(fields.get(_KWARGS) or {})}})
 
 
@@ -58,15 +61,30 @@ async def messages_with_files(messages: Conversation) -> Conversation:
     return await asyncio.to_thread(_messages_with_files, messages)
 
 
+def _one_part(prompt: PromptType) -> dict[str, Any]:
+    """Return a prompt with media as a dict with `multi_modal_data`."""
+    fields = cast(dict[str, Any], prompt)
+    return joined(fields) if has_two_parts(fields) else fields
+
+
 def _with_files(prompt: Mapping[str, Any]) -> PromptType:
     data = prompt[_DATA]
-    if not isinstance(data, Mapping) or data.get(_IMAGE) is None:
+    if not isinstance(data, Mapping):
         return cast(PromptType, prompt)  # refused by the frontend
-    items = data[_IMAGE]
+    given = {modality: data[modality] for modality in _READERS if data.get(modality) is not None}
+    files = {modality: _files(modality, items) for modality, items in given.items()}
+    return cast(PromptType, {**prompt, _DATA: {**data, **files}})
+
+
+def _files(modality: str, items: Any) -> list[bytes | None]:
+    """Return the items of a modality as files; None names an item that the server has seen, by its uuid."""
     if isinstance(items, Mapping):
-        raise InvalidRequest(f"{_DATA}['{_IMAGE}']: image embeddings are not supported; give the image.", field=_DATA)
-    files = [_file(place, item) for place, item in enumerate(_listed(items))]
-    return cast(PromptType, {**prompt, _DATA: {**data, _IMAGE: files}})
+        raise InvalidRequest(
+            f"{_DATA}['{modality}']: {modality} embeddings are not supported; give the {modality}.", field=_DATA
+        )
+    listed, read = _READERS[modality]
+    places = ((item, f"{_DATA}['{modality}'][{place}]") for place, item in enumerate(listed(items)))
+    return [None if item is None else read(item, where) for item, where in places]
 
 
 def _listed(items: Any) -> Iterable[Any]:
@@ -77,9 +95,12 @@ def _listed(items: Any) -> Iterable[Any]:
     return list(items) if is_batch else [items]
 
 
-def _file(place: int, item: object) -> bytes | None:
-    """Return an item as a file; None names an item that the server has seen, by its uuid."""
-    return None if item is None else image_bytes(item, f"{_DATA}['{_IMAGE}'][{place}]")
+_READERS: Mapping[str, tuple[Callable[[Any], Iterable[Any]], Callable[[Any, str], bytes]]] = {
+    "image": (_listed, image_bytes),
+    "audio": (audio_items, audio_bytes),
+    "video": (video_items, video_bytes),
+}
+"""Modality -> functions that return its items one by one, and the file of an item."""
 
 
 def _messages_with_files(messages: Conversation) -> Conversation:

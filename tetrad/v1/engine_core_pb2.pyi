@@ -187,7 +187,7 @@ class EngineNotice(_message.Message):
     def __init__(self, kind: _Optional[_Union[EngineNoticeKind, str]] = ..., text: _Optional[str] = ...) -> None: ...
 
 class EngineInfo(_message.Message):
-    __slots__ = ("engine_index", "epoch", "model", "max_model_len", "num_gpu_blocks", "block_size", "dtype", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "max_num_seqs", "max_num_batched_tokens", "version", "schema_revision", "vocab_size", "device", "supports_lora", "priority_scheduling", "supports_shared_sampling_params", "max_message_bytes", "weights_dtype", "kv_cache_dtype", "contract_revision", "capabilities", "instance_id", "kv_role", "kv_connector", "lora_limits", "modalities", "encoder_cache_size", "pooling", "num_speculative_tokens", "weight_version", "kv_cache_size_bytes", "num_host_blocks", "max_media_bytes", "kv_cache_tokens", "logits_processors", "weights_path", "is_encoder_decoder", "supports_transcription")
+    __slots__ = ("engine_index", "epoch", "model", "max_model_len", "num_gpu_blocks", "block_size", "dtype", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "max_num_seqs", "max_num_batched_tokens", "version", "schema_revision", "vocab_size", "device", "supports_lora", "priority_scheduling", "supports_shared_sampling_params", "max_message_bytes", "weights_dtype", "kv_cache_dtype", "contract_revision", "capabilities", "instance_id", "kv_role", "kv_connector", "lora_limits", "modalities", "encoder_cache_size", "pooling", "num_speculative_tokens", "weight_version", "kv_cache_size_bytes", "num_host_blocks", "max_media_bytes", "kv_cache_tokens", "logits_processors", "weights_path", "is_encoder_decoder", "supports_transcription", "logprobs_mode")
     ENGINE_INDEX_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -229,6 +229,7 @@ class EngineInfo(_message.Message):
     WEIGHTS_PATH_FIELD_NUMBER: _ClassVar[int]
     IS_ENCODER_DECODER_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_TRANSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_MODE_FIELD_NUMBER: _ClassVar[int]
     engine_index: int
     epoch: int
     model: str
@@ -270,7 +271,8 @@ class EngineInfo(_message.Message):
     weights_path: str
     is_encoder_decoder: bool
     supports_transcription: bool
-    def __init__(self, engine_index: _Optional[int] = ..., epoch: _Optional[int] = ..., model: _Optional[str] = ..., max_model_len: _Optional[int] = ..., num_gpu_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., dtype: _Optional[str] = ..., tensor_parallel_size: _Optional[int] = ..., pipeline_parallel_size: _Optional[int] = ..., data_parallel_size: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., version: _Optional[str] = ..., schema_revision: _Optional[int] = ..., vocab_size: _Optional[int] = ..., device: _Optional[str] = ..., supports_lora: _Optional[bool] = ..., priority_scheduling: _Optional[bool] = ..., supports_shared_sampling_params: _Optional[bool] = ..., max_message_bytes: _Optional[int] = ..., weights_dtype: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., contract_revision: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[_types_pb2.Capability, str]]] = ..., instance_id: _Optional[str] = ..., kv_role: _Optional[_Union[_types_pb2.KvRole, str]] = ..., kv_connector: _Optional[str] = ..., lora_limits: _Optional[_Union[_types_pb2.LoraLimits, _Mapping]] = ..., modalities: _Optional[_Iterable[_Union[_types_pb2.ModalityInfo, _Mapping]]] = ..., encoder_cache_size: _Optional[int] = ..., pooling: _Optional[_Union[_types_pb2.PoolingInfo, _Mapping]] = ..., num_speculative_tokens: _Optional[int] = ..., weight_version: _Optional[str] = ..., kv_cache_size_bytes: _Optional[int] = ..., num_host_blocks: _Optional[int] = ..., max_media_bytes: _Optional[int] = ..., kv_cache_tokens: _Optional[int] = ..., logits_processors: _Optional[_Iterable[str]] = ..., weights_path: _Optional[str] = ..., is_encoder_decoder: _Optional[bool] = ..., supports_transcription: _Optional[bool] = ...) -> None: ...
+    logprobs_mode: str
+    def __init__(self, engine_index: _Optional[int] = ..., epoch: _Optional[int] = ..., model: _Optional[str] = ..., max_model_len: _Optional[int] = ..., num_gpu_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., dtype: _Optional[str] = ..., tensor_parallel_size: _Optional[int] = ..., pipeline_parallel_size: _Optional[int] = ..., data_parallel_size: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., version: _Optional[str] = ..., schema_revision: _Optional[int] = ..., vocab_size: _Optional[int] = ..., device: _Optional[str] = ..., supports_lora: _Optional[bool] = ..., priority_scheduling: _Optional[bool] = ..., supports_shared_sampling_params: _Optional[bool] = ..., max_message_bytes: _Optional[int] = ..., weights_dtype: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., contract_revision: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[_types_pb2.Capability, str]]] = ..., instance_id: _Optional[str] = ..., kv_role: _Optional[_Union[_types_pb2.KvRole, str]] = ..., kv_connector: _Optional[str] = ..., lora_limits: _Optional[_Union[_types_pb2.LoraLimits, _Mapping]] = ..., modalities: _Optional[_Iterable[_Union[_types_pb2.ModalityInfo, _Mapping]]] = ..., encoder_cache_size: _Optional[int] = ..., pooling: _Optional[_Union[_types_pb2.PoolingInfo, _Mapping]] = ..., num_speculative_tokens: _Optional[int] = ..., weight_version: _Optional[str] = ..., kv_cache_size_bytes: _Optional[int] = ..., num_host_blocks: _Optional[int] = ..., max_media_bytes: _Optional[int] = ..., kv_cache_tokens: _Optional[int] = ..., logits_processors: _Optional[_Iterable[str]] = ..., weights_path: _Optional[str] = ..., is_encoder_decoder: _Optional[bool] = ..., supports_transcription: _Optional[bool] = ..., logprobs_mode: _Optional[str] = ...) -> None: ...
 
 class EngineCoreOutputs(_message.Message):
     __slots__ = ("decode", "outputs", "step_id", "engine_index", "timestamp_monotonic_s", "scheduler_stats", "weight_version")
@@ -301,7 +303,7 @@ class DecodeBatch(_message.Message):
     def __init__(self, handles: _Optional[bytes] = ..., num_tokens: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ...) -> None: ...
 
 class EngineCoreOutput(_message.Message):
-    __slots__ = ("handle", "new_token_ids", "finish_reason", "stop_reason", "new_logprobs", "new_prompt_logprobs", "prefill_stats", "request_id", "status", "events", "pooling_output", "kv_transfer_params", "spec_decode_metrics", "num_nans_in_logits", "trace_headers", "kv_transfer")
+    __slots__ = ("handle", "new_token_ids", "finish_reason", "stop_reason", "new_logprobs", "new_prompt_logprobs", "prefill_stats", "request_id", "status", "events", "pooling_output", "kv_transfer_params", "spec_decode_metrics", "num_nans_in_logits", "trace_headers", "kv_transfer", "prompt_scores")
     class TraceHeadersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -325,6 +327,7 @@ class EngineCoreOutput(_message.Message):
     NUM_NANS_IN_LOGITS_FIELD_NUMBER: _ClassVar[int]
     TRACE_HEADERS_FIELD_NUMBER: _ClassVar[int]
     KV_TRANSFER_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_SCORES_FIELD_NUMBER: _ClassVar[int]
     handle: int
     new_token_ids: bytes
     finish_reason: _types_pb2.FinishReason
@@ -341,7 +344,8 @@ class EngineCoreOutput(_message.Message):
     num_nans_in_logits: int
     trace_headers: _containers.ScalarMap[str, str]
     kv_transfer: _types_pb2.KvTransferParams
-    def __init__(self, handle: _Optional[int] = ..., new_token_ids: _Optional[bytes] = ..., finish_reason: _Optional[_Union[_types_pb2.FinishReason, str]] = ..., stop_reason: _Optional[_Union[_types_pb2.StopReason, _Mapping]] = ..., new_logprobs: _Optional[_Union[_types_pb2.LogprobsColumns, _Mapping]] = ..., new_prompt_logprobs: _Optional[_Union[_types_pb2.LogprobsColumns, _Mapping]] = ..., prefill_stats: _Optional[_Union[PrefillStats, _Mapping]] = ..., request_id: _Optional[str] = ..., status: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., events: _Optional[_Iterable[_Union[EngineCoreEvent, _Mapping]]] = ..., pooling_output: _Optional[_Union[_types_pb2.Tensor, _Mapping]] = ..., kv_transfer_params: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., spec_decode_metrics: _Optional[_Union[SpecDecodeMetrics, _Mapping]] = ..., num_nans_in_logits: _Optional[int] = ..., trace_headers: _Optional[_Mapping[str, str]] = ..., kv_transfer: _Optional[_Union[_types_pb2.KvTransferParams, _Mapping]] = ...) -> None: ...
+    prompt_scores: _types_pb2.PromptScores
+    def __init__(self, handle: _Optional[int] = ..., new_token_ids: _Optional[bytes] = ..., finish_reason: _Optional[_Union[_types_pb2.FinishReason, str]] = ..., stop_reason: _Optional[_Union[_types_pb2.StopReason, _Mapping]] = ..., new_logprobs: _Optional[_Union[_types_pb2.LogprobsColumns, _Mapping]] = ..., new_prompt_logprobs: _Optional[_Union[_types_pb2.LogprobsColumns, _Mapping]] = ..., prefill_stats: _Optional[_Union[PrefillStats, _Mapping]] = ..., request_id: _Optional[str] = ..., status: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., events: _Optional[_Iterable[_Union[EngineCoreEvent, _Mapping]]] = ..., pooling_output: _Optional[_Union[_types_pb2.Tensor, _Mapping]] = ..., kv_transfer_params: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., spec_decode_metrics: _Optional[_Union[SpecDecodeMetrics, _Mapping]] = ..., num_nans_in_logits: _Optional[int] = ..., trace_headers: _Optional[_Mapping[str, str]] = ..., kv_transfer: _Optional[_Union[_types_pb2.KvTransferParams, _Mapping]] = ..., prompt_scores: _Optional[_Union[_types_pb2.PromptScores, _Mapping]] = ...) -> None: ...
 
 class PrefillStats(_message.Message):
     __slots__ = ("num_prompt_tokens", "num_computed_tokens", "num_cached_tokens", "num_local_cached_tokens", "num_external_cached_tokens")
@@ -530,6 +534,14 @@ class ResetPrefixCacheResponse(_message.Message):
     SUCCESS_FIELD_NUMBER: _ClassVar[int]
     success: bool
     def __init__(self, success: _Optional[bool] = ...) -> None: ...
+
+class ResetEncoderCacheRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ResetEncoderCacheResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class PauseRequest(_message.Message):
     __slots__ = ("mode", "clear_cache")

@@ -19,7 +19,7 @@ TRUNCATION_SIDE_LEFT: TruncationSide
 TRUNCATION_SIDE_RIGHT: TruncationSide
 
 class EncodeRequest(_message.Message):
-    __slots__ = ("texts", "add_special_tokens", "max_tokens", "truncation_side", "return_token_strings", "text_pairs", "media", "mm_processor_kwargs_json", "chat_template", "chat_template_kwargs_json", "token_ids")
+    __slots__ = ("texts", "add_special_tokens", "max_tokens", "truncation_side", "return_token_strings", "text_pairs", "media", "mm_processor_kwargs_json", "chat_template", "chat_template_kwargs_json", "token_ids", "media_io_kwargs_json")
     TEXTS_FIELD_NUMBER: _ClassVar[int]
     ADD_SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +31,7 @@ class EncodeRequest(_message.Message):
     CHAT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
     CHAT_TEMPLATE_KWARGS_JSON_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_IO_KWARGS_JSON_FIELD_NUMBER: _ClassVar[int]
     texts: _containers.RepeatedScalarFieldContainer[str]
     add_special_tokens: bool
     max_tokens: int
@@ -42,7 +43,8 @@ class EncodeRequest(_message.Message):
     chat_template: str
     chat_template_kwargs_json: bytes
     token_ids: bytes
-    def __init__(self, texts: _Optional[_Iterable[str]] = ..., add_special_tokens: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., truncation_side: _Optional[_Union[TruncationSide, str]] = ..., return_token_strings: _Optional[bool] = ..., text_pairs: _Optional[_Iterable[str]] = ..., media: _Optional[_Iterable[_Union[MediaItem, _Mapping]]] = ..., mm_processor_kwargs_json: _Optional[bytes] = ..., chat_template: _Optional[str] = ..., chat_template_kwargs_json: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ...) -> None: ...
+    media_io_kwargs_json: bytes
+    def __init__(self, texts: _Optional[_Iterable[str]] = ..., add_special_tokens: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., truncation_side: _Optional[_Union[TruncationSide, str]] = ..., return_token_strings: _Optional[bool] = ..., text_pairs: _Optional[_Iterable[str]] = ..., media: _Optional[_Iterable[_Union[MediaItem, _Mapping]]] = ..., mm_processor_kwargs_json: _Optional[bytes] = ..., chat_template: _Optional[str] = ..., chat_template_kwargs_json: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ..., media_io_kwargs_json: _Optional[bytes] = ...) -> None: ...
 
 class MediaItem(_message.Message):
     __slots__ = ("modality", "data", "uuid", "media_type")
@@ -89,7 +91,7 @@ class DecodeResponse(_message.Message):
     def __init__(self, texts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RenderChatRequest(_message.Message):
-    __slots__ = ("messages_json", "tools_json", "documents_json", "chat_template", "chat_template_kwargs_json", "add_generation_prompt", "continue_final_message", "add_special_tokens", "max_tokens", "truncation_side", "max_prompt_chars", "media", "mm_processor_kwargs_json")
+    __slots__ = ("messages_json", "tools_json", "documents_json", "chat_template", "chat_template_kwargs_json", "add_generation_prompt", "continue_final_message", "add_special_tokens", "max_tokens", "truncation_side", "max_prompt_chars", "media", "mm_processor_kwargs_json", "media_io_kwargs_json")
     MESSAGES_JSON_FIELD_NUMBER: _ClassVar[int]
     TOOLS_JSON_FIELD_NUMBER: _ClassVar[int]
     DOCUMENTS_JSON_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +105,7 @@ class RenderChatRequest(_message.Message):
     MAX_PROMPT_CHARS_FIELD_NUMBER: _ClassVar[int]
     MEDIA_FIELD_NUMBER: _ClassVar[int]
     MM_PROCESSOR_KWARGS_JSON_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_IO_KWARGS_JSON_FIELD_NUMBER: _ClassVar[int]
     messages_json: bytes
     tools_json: bytes
     documents_json: bytes
@@ -116,7 +119,8 @@ class RenderChatRequest(_message.Message):
     max_prompt_chars: int
     media: _containers.RepeatedCompositeFieldContainer[MediaItem]
     mm_processor_kwargs_json: bytes
-    def __init__(self, messages_json: _Optional[bytes] = ..., tools_json: _Optional[bytes] = ..., documents_json: _Optional[bytes] = ..., chat_template: _Optional[str] = ..., chat_template_kwargs_json: _Optional[bytes] = ..., add_generation_prompt: _Optional[bool] = ..., continue_final_message: _Optional[bool] = ..., add_special_tokens: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., truncation_side: _Optional[_Union[TruncationSide, str]] = ..., max_prompt_chars: _Optional[int] = ..., media: _Optional[_Iterable[_Union[MediaItem, _Mapping]]] = ..., mm_processor_kwargs_json: _Optional[bytes] = ...) -> None: ...
+    media_io_kwargs_json: bytes
+    def __init__(self, messages_json: _Optional[bytes] = ..., tools_json: _Optional[bytes] = ..., documents_json: _Optional[bytes] = ..., chat_template: _Optional[str] = ..., chat_template_kwargs_json: _Optional[bytes] = ..., add_generation_prompt: _Optional[bool] = ..., continue_final_message: _Optional[bool] = ..., add_special_tokens: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., truncation_side: _Optional[_Union[TruncationSide, str]] = ..., max_prompt_chars: _Optional[int] = ..., media: _Optional[_Iterable[_Union[MediaItem, _Mapping]]] = ..., mm_processor_kwargs_json: _Optional[bytes] = ..., media_io_kwargs_json: _Optional[bytes] = ...) -> None: ...
 
 class RenderChatResponse(_message.Message):
     __slots__ = ("prompt", "token_ids", "mm_features")
@@ -353,3 +357,11 @@ class GetBundleResponse(_message.Message):
     data: bytes
     sha256: str
     def __init__(self, data: _Optional[bytes] = ..., sha256: _Optional[str] = ...) -> None: ...
+
+class ResetMediaCacheRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ResetMediaCacheResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -22,6 +22,8 @@ class Capability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CAPABILITY_WORKER_GROUP: _ClassVar[Capability]
     CAPABILITY_WEIGHT_UPDATE: _ClassVar[Capability]
     CAPABILITY_DRAFTS_WITH_STATES: _ClassVar[Capability]
+    CAPABILITY_LOGPROBS_MODES: _ClassVar[Capability]
+    CAPABILITY_PROMPT_SCORES: _ClassVar[Capability]
 
 class KvCacheKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -93,6 +95,8 @@ CAPABILITY_KV_TRANSFER: Capability
 CAPABILITY_WORKER_GROUP: Capability
 CAPABILITY_WEIGHT_UPDATE: Capability
 CAPABILITY_DRAFTS_WITH_STATES: Capability
+CAPABILITY_LOGPROBS_MODES: Capability
+CAPABILITY_PROMPT_SCORES: Capability
 KV_CACHE_KIND_UNSPECIFIED: KvCacheKind
 KV_CACHE_KIND_FULL_ATTENTION: KvCacheKind
 KV_CACHE_KIND_SLIDING_WINDOW: KvCacheKind
@@ -147,7 +151,7 @@ class TokenIds(_message.Message):
     def __init__(self, ids: _Optional[bytes] = ...) -> None: ...
 
 class SamplingParams(_message.Message):
-    __slots__ = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "min_tokens", "ignore_eos", "stop_token_ids", "logprobs", "prompt_logprobs", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "allowed_token_ids", "bad_words_token_ids", "structured_outputs", "repetition_detection", "logprob_token_ids", "skip_reading_prefix_cache", "thinking_token_budget", "extra_args", "thinking_end_token_ids", "thinking_start_token_ids")
+    __slots__ = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "min_tokens", "ignore_eos", "stop_token_ids", "logprobs", "prompt_logprobs", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "allowed_token_ids", "bad_words_token_ids", "structured_outputs", "repetition_detection", "logprob_token_ids", "skip_reading_prefix_cache", "thinking_token_budget", "extra_args", "thinking_end_token_ids", "thinking_start_token_ids", "prompt_score_ids")
     class LogitBiasEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -180,6 +184,7 @@ class SamplingParams(_message.Message):
     EXTRA_ARGS_FIELD_NUMBER: _ClassVar[int]
     THINKING_END_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     THINKING_START_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_SCORE_IDS_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_p: float
     top_k: int
@@ -205,7 +210,18 @@ class SamplingParams(_message.Message):
     extra_args: _struct_pb2.Struct
     thinking_end_token_ids: _containers.RepeatedScalarFieldContainer[int]
     thinking_start_token_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., ignore_eos: _Optional[bool] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[int] = ..., prompt_logprobs: _Optional[int] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., bad_words_token_ids: _Optional[_Iterable[_Union[TokenIds, _Mapping]]] = ..., structured_outputs: _Optional[_Union[StructuredOutputs, _Mapping]] = ..., repetition_detection: _Optional[_Union[RepetitionDetection, _Mapping]] = ..., logprob_token_ids: _Optional[_Iterable[int]] = ..., skip_reading_prefix_cache: _Optional[bool] = ..., thinking_token_budget: _Optional[int] = ..., extra_args: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., thinking_end_token_ids: _Optional[_Iterable[int]] = ..., thinking_start_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    prompt_score_ids: PromptScoreIds
+    def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., ignore_eos: _Optional[bool] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[int] = ..., prompt_logprobs: _Optional[int] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., bad_words_token_ids: _Optional[_Iterable[_Union[TokenIds, _Mapping]]] = ..., structured_outputs: _Optional[_Union[StructuredOutputs, _Mapping]] = ..., repetition_detection: _Optional[_Union[RepetitionDetection, _Mapping]] = ..., logprob_token_ids: _Optional[_Iterable[int]] = ..., skip_reading_prefix_cache: _Optional[bool] = ..., thinking_token_budget: _Optional[int] = ..., extra_args: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., thinking_end_token_ids: _Optional[_Iterable[int]] = ..., thinking_start_token_ids: _Optional[_Iterable[int]] = ..., prompt_score_ids: _Optional[_Union[PromptScoreIds, _Mapping]] = ...) -> None: ...
+
+class PromptScoreIds(_message.Message):
+    __slots__ = ("token_ids", "width", "start")
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    token_ids: bytes
+    width: int
+    start: int
+    def __init__(self, token_ids: _Optional[bytes] = ..., width: _Optional[int] = ..., start: _Optional[int] = ...) -> None: ...
 
 class RepetitionDetection(_message.Message):
     __slots__ = ("max_pattern_size", "min_pattern_size", "min_count")
@@ -373,6 +389,16 @@ class LogprobsColumns(_message.Message):
     width: int
     def __init__(self, token_ids: _Optional[bytes] = ..., logprobs: _Optional[bytes] = ..., ranks: _Optional[bytes] = ..., num_positions: _Optional[int] = ..., width: _Optional[int] = ...) -> None: ...
 
+class PromptScores(_message.Message):
+    __slots__ = ("scores", "num_rows", "width")
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    NUM_ROWS_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    scores: bytes
+    num_rows: int
+    width: int
+    def __init__(self, scores: _Optional[bytes] = ..., num_rows: _Optional[int] = ..., width: _Optional[int] = ...) -> None: ...
+
 class Tensor(_message.Message):
     __slots__ = ("dtype", "shape", "inline", "shared_memory", "remote")
     DTYPE_FIELD_NUMBER: _ClassVar[int]
@@ -408,7 +434,7 @@ class RemoteRef(_message.Message):
     def __init__(self, transport: _Optional[str] = ..., size_bytes: _Optional[int] = ..., locator: _Optional[bytes] = ...) -> None: ...
 
 class MultiModalFeature(_message.Message):
-    __slots__ = ("modality", "identifier", "hash", "offset", "length", "tensors", "is_embed", "num_embeds", "layouts", "grid")
+    __slots__ = ("modality", "identifier", "hash", "offset", "length", "tensors", "is_embed", "num_embeds", "layouts", "grid", "time_step")
     class TensorsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -433,6 +459,7 @@ class MultiModalFeature(_message.Message):
     NUM_EMBEDS_FIELD_NUMBER: _ClassVar[int]
     LAYOUTS_FIELD_NUMBER: _ClassVar[int]
     GRID_FIELD_NUMBER: _ClassVar[int]
+    TIME_STEP_FIELD_NUMBER: _ClassVar[int]
     modality: str
     identifier: str
     hash: str
@@ -443,7 +470,8 @@ class MultiModalFeature(_message.Message):
     num_embeds: int
     layouts: _containers.ScalarMap[str, FieldLayout]
     grid: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, modality: _Optional[str] = ..., identifier: _Optional[str] = ..., hash: _Optional[str] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., tensors: _Optional[_Mapping[str, Tensor]] = ..., is_embed: _Optional[bytes] = ..., num_embeds: _Optional[int] = ..., layouts: _Optional[_Mapping[str, FieldLayout]] = ..., grid: _Optional[_Iterable[int]] = ...) -> None: ...
+    time_step: float
+    def __init__(self, modality: _Optional[str] = ..., identifier: _Optional[str] = ..., hash: _Optional[str] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., tensors: _Optional[_Mapping[str, Tensor]] = ..., is_embed: _Optional[bytes] = ..., num_embeds: _Optional[int] = ..., layouts: _Optional[_Mapping[str, FieldLayout]] = ..., grid: _Optional[_Iterable[int]] = ..., time_step: _Optional[float] = ...) -> None: ...
 
 class LoraRequest(_message.Message):
     __slots__ = ("name", "id", "path", "load_inplace", "base_model_name", "is_3d_lora_weight")

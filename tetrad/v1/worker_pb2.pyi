@@ -334,13 +334,14 @@ class BlockCopies(_message.Message):
     def __init__(self, source_block_ids: _Optional[bytes] = ..., target_block_ids: _Optional[bytes] = ...) -> None: ...
 
 class ModelRunnerOutput(_message.Message):
-    __slots__ = ("step_id", "handles", "num_tokens", "token_ids", "logprobs_by_width", "prompt_logprobs", "pooling_outputs", "draft_tokens", "failures", "compute_seconds", "draft_seconds", "kv_events")
+    __slots__ = ("step_id", "handles", "num_tokens", "token_ids", "logprobs_by_width", "prompt_logprobs", "prompt_scores", "pooling_outputs", "draft_tokens", "failures", "compute_seconds", "draft_seconds", "kv_events")
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     HANDLES_FIELD_NUMBER: _ClassVar[int]
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_BY_WIDTH_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_SCORES_FIELD_NUMBER: _ClassVar[int]
     POOLING_OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
@@ -353,13 +354,14 @@ class ModelRunnerOutput(_message.Message):
     token_ids: bytes
     logprobs_by_width: _containers.RepeatedCompositeFieldContainer[SampleLogprobs]
     prompt_logprobs: _containers.RepeatedCompositeFieldContainer[PromptLogprobs]
+    prompt_scores: _containers.RepeatedCompositeFieldContainer[RequestPromptScores]
     pooling_outputs: _containers.RepeatedCompositeFieldContainer[PoolingOutput]
     draft_tokens: DraftTokens
     failures: _containers.RepeatedCompositeFieldContainer[RequestFailure]
     compute_seconds: float
     draft_seconds: float
     kv_events: KvTransferEvents
-    def __init__(self, step_id: _Optional[int] = ..., handles: _Optional[bytes] = ..., num_tokens: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ..., logprobs_by_width: _Optional[_Iterable[_Union[SampleLogprobs, _Mapping]]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[PromptLogprobs, _Mapping]]] = ..., pooling_outputs: _Optional[_Iterable[_Union[PoolingOutput, _Mapping]]] = ..., draft_tokens: _Optional[_Union[DraftTokens, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[RequestFailure, _Mapping]]] = ..., compute_seconds: _Optional[float] = ..., draft_seconds: _Optional[float] = ..., kv_events: _Optional[_Union[KvTransferEvents, _Mapping]] = ...) -> None: ...
+    def __init__(self, step_id: _Optional[int] = ..., handles: _Optional[bytes] = ..., num_tokens: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ..., logprobs_by_width: _Optional[_Iterable[_Union[SampleLogprobs, _Mapping]]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[PromptLogprobs, _Mapping]]] = ..., prompt_scores: _Optional[_Iterable[_Union[RequestPromptScores, _Mapping]]] = ..., pooling_outputs: _Optional[_Iterable[_Union[PoolingOutput, _Mapping]]] = ..., draft_tokens: _Optional[_Union[DraftTokens, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[RequestFailure, _Mapping]]] = ..., compute_seconds: _Optional[float] = ..., draft_seconds: _Optional[float] = ..., kv_events: _Optional[_Union[KvTransferEvents, _Mapping]] = ...) -> None: ...
 
 class SampleLogprobs(_message.Message):
     __slots__ = ("handles", "columns")
@@ -378,6 +380,14 @@ class PromptLogprobs(_message.Message):
     start: int
     columns: _types_pb2.LogprobsColumns
     def __init__(self, handle: _Optional[int] = ..., start: _Optional[int] = ..., columns: _Optional[_Union[_types_pb2.LogprobsColumns, _Mapping]] = ...) -> None: ...
+
+class RequestPromptScores(_message.Message):
+    __slots__ = ("handle", "scores")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    handle: int
+    scores: _types_pb2.PromptScores
+    def __init__(self, handle: _Optional[int] = ..., scores: _Optional[_Union[_types_pb2.PromptScores, _Mapping]] = ...) -> None: ...
 
 class PoolingOutput(_message.Message):
     __slots__ = ("handle", "output")
@@ -568,7 +578,7 @@ class WeightSource(_message.Message):
     def __init__(self, path: _Optional[str] = ..., update_id: _Optional[str] = ..., files_digest: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
 
 class LoadModelRequest(_message.Message):
-    __slots__ = ("model", "dtype", "quantization", "hf_overrides_json", "random_weights", "seed", "revision", "load_format", "config_format", "runner", "convert", "pooler_config_json", "lora_limits", "speculative", "kv_connector", "enable_expert_parallel", "weights")
+    __slots__ = ("model", "dtype", "quantization", "hf_overrides_json", "random_weights", "seed", "revision", "load_format", "config_format", "runner", "convert", "pooler_config_json", "lora_limits", "speculative", "kv_connector", "enable_expert_parallel", "weights", "logprobs_mode")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     QUANTIZATION_FIELD_NUMBER: _ClassVar[int]
@@ -586,6 +596,7 @@ class LoadModelRequest(_message.Message):
     KV_CONNECTOR_FIELD_NUMBER: _ClassVar[int]
     ENABLE_EXPERT_PARALLEL_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_MODE_FIELD_NUMBER: _ClassVar[int]
     model: str
     dtype: str
     quantization: str
@@ -603,7 +614,8 @@ class LoadModelRequest(_message.Message):
     kv_connector: KvConnectorConfig
     enable_expert_parallel: bool
     weights: WeightSource
-    def __init__(self, model: _Optional[str] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., hf_overrides_json: _Optional[str] = ..., random_weights: _Optional[bool] = ..., seed: _Optional[int] = ..., revision: _Optional[str] = ..., load_format: _Optional[str] = ..., config_format: _Optional[str] = ..., runner: _Optional[str] = ..., convert: _Optional[str] = ..., pooler_config_json: _Optional[str] = ..., lora_limits: _Optional[_Union[_types_pb2.LoraLimits, _Mapping]] = ..., speculative: _Optional[_Union[SpeculativeConfig, _Mapping]] = ..., kv_connector: _Optional[_Union[KvConnectorConfig, _Mapping]] = ..., enable_expert_parallel: _Optional[bool] = ..., weights: _Optional[_Union[WeightSource, _Mapping]] = ...) -> None: ...
+    logprobs_mode: str
+    def __init__(self, model: _Optional[str] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., hf_overrides_json: _Optional[str] = ..., random_weights: _Optional[bool] = ..., seed: _Optional[int] = ..., revision: _Optional[str] = ..., load_format: _Optional[str] = ..., config_format: _Optional[str] = ..., runner: _Optional[str] = ..., convert: _Optional[str] = ..., pooler_config_json: _Optional[str] = ..., lora_limits: _Optional[_Union[_types_pb2.LoraLimits, _Mapping]] = ..., speculative: _Optional[_Union[SpeculativeConfig, _Mapping]] = ..., kv_connector: _Optional[_Union[KvConnectorConfig, _Mapping]] = ..., enable_expert_parallel: _Optional[bool] = ..., weights: _Optional[_Union[WeightSource, _Mapping]] = ..., logprobs_mode: _Optional[str] = ...) -> None: ...
 
 class SpeculativeConfig(_message.Message):
     __slots__ = ("method", "num_speculative_tokens", "model")

@@ -41,6 +41,7 @@ from tetrad.tokenizer_svc.api.wire import (
 )
 from tetrad.tokenizer_svc.chat.pair_prompts import PairPrompts, PairTemplate
 from tetrad.tokenizer_svc.chat.renderer import ChatRenderer
+from tetrad.tokenizer_svc.media.attended import AttendedMedia
 from tetrad.tokenizer_svc.media.items import PlacedMedia
 from tetrad.tokenizer_svc.media.message_room import media_too_large
 from tetrad.tokenizer_svc.media.prompts import ModelMedia, PromptMedia
@@ -230,6 +231,15 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         """Return the description of the tokenizer."""
         return self._info
 
+    async def ResetMediaCache(
+        self,
+        request: tokenizer_pb2.ResetMediaCacheRequest,
+        context: grpc.aio.ServicerContext,
+    ) -> tokenizer_pb2.ResetMediaCacheResponse:
+        """Forget the preprocessed items."""
+        self._media.reset_cache()
+        return tokenizer_pb2.ResetMediaCacheResponse()
+
     async def GetBundle(
         self,
         request: tokenizer_pb2.GetBundleRequest,
@@ -281,9 +291,11 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
             self._calls.discard(call)
             call.set_result(None)
 
-    async def _preprocess(self, request: tokenizer_pb2.EncodeRequest | tokenizer_pb2.RenderChatRequest) -> PromptMedia | None:
+    async def _preprocess(
+        self, request: tokenizer_pb2.EncodeRequest | tokenizer_pb2.RenderChatRequest
+    ) -> PromptMedia | AttendedMedia | None:
         media = decode_media(request)
-        return await self._media.preprocess(media.items, media.kwargs_json) if media.items else None
+        return await self._media.preprocess(media.items, media.kwargs_json, media.io_kwargs_json) if media.items else None
 
     async def _encode_all(
         self,
@@ -338,7 +350,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         add_special_tokens: bool,
         truncation: Truncation | None,
         with_strings: bool,
-        media: PromptMedia | None = None,
+        media: PromptMedia | AttendedMedia | None = None,
         field: str = "texts",
     ) -> EncodedText:
         started = time.perf_counter()
@@ -355,7 +367,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         token_ids, truncation = decode_prompt_ids(request), decode_truncation(request)
         media = decode_media(request)
         self._media.check_numbers(num_media(request))
-        prompt = await self._media.preprocess(media.items, media.kwargs_json)
+        prompt = await self._media.preprocess(media.items, media.kwargs_json, media.io_kwargs_json)
 
         def encode() -> EncodedText:
             ids, placed = prompt.encode_ids(token_ids, truncation=truncation, field="token_ids")

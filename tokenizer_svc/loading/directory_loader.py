@@ -38,6 +38,7 @@ def load_directory(path: Path, model_path: Path) -> LoadedTokenizer:
     config = _load_json(facts_path, "config.json") or _load_json(path, "config.json")
     generation_config = _load_json(facts_path, "generation_config.json") or _load_json(path, "generation_config.json")
     processor = _load_json(facts_path, "processor_config.json")
+    preprocessor = _load_json(facts_path, "preprocessor_config.json")
     special = _special_tokens(tokenizer_config)
     rust = _load_rust(path)
     _mark_special(rust, special, tokenizer_config)
@@ -49,7 +50,9 @@ def load_directory(path: Path, model_path: Path) -> LoadedTokenizer:
         max_length=_max_length(tokenizer_config, config),
         config=config,
         generation_config=generation_config,
-        image_processor=_image_processor(processor, _load_json(facts_path, "preprocessor_config.json")),
+        image_processor=_image_processor(processor, preprocessor),
+        feature_extractor=_feature_extractor(processor, preprocessor),
+        video_processor=_load_json(facts_path, "video_preprocessor_config.json"),
         processor=processor,
         prompts=_prompts(_load_json(facts_path, _SENTENCE_TRANSFORMERS) or _load_json(path, _SENTENCE_TRANSFORMERS)),
     )
@@ -67,6 +70,13 @@ def _image_processor(processor: Mapping[str, Any], own: dict[str, Any]) -> dict[
     nested = processor.get("image_processor")
     settings = nested if isinstance(nested, dict) else own
     return settings if any(key.startswith(("image_", "do_resize")) for key in settings) else {}
+
+
+def _feature_extractor(processor: Mapping[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of the feature extractor for audio, which newer models have in processor_config.json."""
+    nested = processor.get("feature_extractor")
+    settings = nested if isinstance(nested, dict) else own
+    return settings if any(key in settings for key in ("sampling_rate", "feature_size")) else {}
 
 
 def _load_rust(path: Path) -> RustTokenizer:

@@ -86,6 +86,10 @@ class Marks:
     mark_id: int
 
 
+NO_MARKS = Marks("", "", -1)
+"""The marks of items that have no place in the prompt."""
+
+
 @dataclass(frozen=True)
 class MediaFeature:
     """A preprocessed item, without its place in a prompt.
@@ -96,6 +100,7 @@ class MediaFeature:
         item: the processor's output.
         expansion: what replaces the placeholder.
         grid: frames, rows and columns of the embeddings; None: their positions count one by one.
+        time_step: positions on the axis of time between two times of the grid; 0: one.
     """
 
     modality: str
@@ -103,6 +108,7 @@ class MediaFeature:
     item: ProcessedItem
     expansion: Expansion
     grid: Grid | None
+    time_step: float = 0.0
 
     @property
     def size_bytes(self) -> int:
@@ -116,8 +122,8 @@ class PlacedMedia:
 
     Attributes:
         feature: the item.
-        offset: index of the first token that takes one of its embeddings.
-        length: number of tokens from this one to the last that takes one.
+        offset: index of the first token that takes one of its embeddings; 0 for an item to which all tokens attend.
+        length: number of tokens from this one to the last that takes one; 0 for an item to which all tokens attend.
         is_embed: one byte for each of these tokens: whether it takes an embedding; empty: all do.
     """
 

@@ -9,6 +9,9 @@ from typing import Any
 
 from tetrad.tokenizer_svc.media.items import Expansion, Grid, Marks, ProcessedItem
 
+IO = "io"
+"""Name of the settings of reading an item, among those of its processor; no processor has it."""
+
 
 @dataclass(frozen=True)
 class ProcessLimits:
@@ -22,6 +25,11 @@ class ProcessLimits:
 def unchanged(kwargs: Mapping[str, Any], _: int) -> Mapping[str, Any]:
     """Return the settings of an item as a request has them."""
     return kwargs
+
+
+def one_step(_: ProcessedItem) -> float:
+    """Return no step."""
+    return 0.0
 
 
 def no_grid(_: ProcessedItem) -> Grid | None:
@@ -41,7 +49,10 @@ class MediaRules:
         max_embeds: number of embeddings of the largest item.
         expand: returns what replaces an item's placeholder.
         grid: returns frames, rows and columns of the embeddings, for models whose positions have three axes.
+        time_step: returns the positions on the axis of time between two times of the grid; 0: one.
         prompt_kwargs: returns the settings of the items of a prompt; it gets those of the request and the number of items.
+        start_id: id of the start token of prompts, if the model has an encoder and a decoder: items have no place in prompts,
+            and no marks. None: another model.
     """
 
     modality: str
@@ -51,7 +62,9 @@ class MediaRules:
     max_embeds: int
     expand: Callable[[ProcessedItem], Expansion]
     grid: Callable[[ProcessedItem], Grid | None] = no_grid
+    time_step: Callable[[ProcessedItem], float] = one_step
     prompt_kwargs: Callable[[Mapping[str, Any], int], Mapping[str, Any]] = unchanged
+    start_id: int | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +80,7 @@ class MediaKind:
         max_items: maximum number of items of a prompt.
         rules: returns the rules of the model; it gets the processor's settings with its defaults. Raises ModelError if the
             model's files contradict each other.
+        io_kwargs: settings of reading a file that a request may change; the processor gets them under IO.
     """
 
     modality: str
@@ -76,3 +90,4 @@ class MediaKind:
     limits: ProcessLimits
     max_items: int
     rules: Callable[[Mapping[str, Any]], MediaRules]
+    io_kwargs: Sequence[str] = ()

@@ -73,6 +73,7 @@ async def open_media(
             processes,
             cache,
             kwargs=tuple(kind.kwargs),
+            io_kwargs=tuple(kind.io_kwargs),
             tokenizer_hash=tokenizer.hash,
             max_items=kind.max_items,
             metrics=metrics,

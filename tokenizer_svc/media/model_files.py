@@ -16,13 +16,17 @@ class ModelFiles:
     Attributes:
         config: config.json.
         processor: processor_config.json.
-        image_processor: preprocessor_config.json.
+        image_processor: preprocessor_config.json of a model that reads images.
+        feature_extractor: preprocessor_config.json of a model that reads audio.
+        video_processor: video_preprocessor_config.json.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         facts = tokenizer.facts
         self._tokenizer = tokenizer
         self.config, self.processor, self.image_processor = facts.config, facts.processor, facts.image_processor
+        self.feature_extractor = facts.feature_extractor
+        self.video_processor = facts.video_processor
         self._named = {**self.processor, **facts.special.more}
 
     @property

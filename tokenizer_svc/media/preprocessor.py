@@ -28,12 +28,13 @@ class Preprocessor:
         processes: run the processor; owned by this object.
         cache: items that were seen.
         kwargs: settings of the processor that a request may change.
+        io_kwargs: settings of reading a file that a request may change.
         tokenizer_hash: digest of the tokenizer's files.
         max_items: maximum number of items of a prompt.
         metrics: counts items.
 
     Attributes:
-        rules, kwargs, max_items: as given.
+        rules, kwargs, io_kwargs, max_items: as given.
     """
 
     def __init__(
@@ -43,11 +44,12 @@ class Preprocessor:
         cache: FeatureCache,
         *,
         kwargs: tuple[str, ...],
+        io_kwargs: tuple[str, ...] = (),
         tokenizer_hash: str,
         max_items: int,
         metrics: TokenizerMetrics,
     ) -> None:
-        self.rules, self.kwargs, self.max_items = rules, kwargs, max_items
+        self.rules, self.kwargs, self.io_kwargs, self.max_items = rules, kwargs, io_kwargs, max_items
         self._processes, self._cache, self._metrics = processes, cache, metrics
         self._running: SharedWork[MediaFeature] = SharedWork()
         settings = json.dumps([rules.modality, tokenizer_hash, rules.settings], sort_keys=True)
@@ -86,13 +88,17 @@ class Preprocessor:
         item = await self._processes.process(data, kwargs)
         self._metrics.observe_item(time.perf_counter() - started)
         rules = self.rules
-        feature = MediaFeature(rules.modality, identifier, item, rules.expand(item), rules.grid(item))
+        feature = MediaFeature(rules.modality, identifier, item, rules.expand(item), rules.grid(item), rules.time_step(item))
         num_embeds = feature.expansion.num_embeds
         if num_embeds > rules.max_embeds:
             text = f"it becomes {num_embeds} embeddings; the limit is {rules.max_embeds}, those of the largest {rules.modality}"
             raise MediaError(f"{text} with the model's own settings")
         self._cache.put(feature)
         return feature
+
+    def reset_cache(self) -> None:
+        """Drop the items that were seen; those being preprocessed are kept afterwards."""
+        self._cache.reset()
 
     async def close(self) -> None:
         """Stop the processes."""

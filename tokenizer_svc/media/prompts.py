@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from tetrad.services.errors import InvalidRequest
+from tetrad.tokenizer_svc.media.attended import AttendedMedia
 from tetrad.tokenizer_svc.media.expansion import expand_ids, expand_text, repeat_marks, shorten
 from tetrad.tokenizer_svc.media.items import Marks, MediaFeature, MediaInput, PlacedMedia
+from tetrad.tokenizer_svc.media.kinds import IO
 from tetrad.tokenizer_svc.media.message_room import MessageRoom
 from tetrad.tokenizer_svc.media.preprocessor import Preprocessor
 from tetrad.tokenizer_svc.tokenizer.tokenizer import Tokenizer, Truncation
 
-_KWARGS = "mm_processor_kwargs_json"
+_KWARGS, _IO_KWARGS = "mm_processor_kwargs_json", "media_io_kwargs_json"
 
 
 @dataclass(frozen=True)
@@ -115,18 +117,23 @@ class ModelMedia:
                 text = f"At most {most} {modality}(s) may be provided in one prompt. There are {number}"
                 raise InvalidRequest(f"{text} (max_{modality}s_per_prompt).", field="media")
 
-    async def preprocess(self, items: Sequence[MediaInput], kwargs_json: str) -> PromptMedia:
+    async def preprocess(
+        self, items: Sequence[MediaInput], kwargs_json: str, io_kwargs_json: str = ""
+    ) -> PromptMedia | AttendedMedia:
         """Return the media of one prompt, in their order.
 
         Args:
             items: the items; `check_numbers` has taken their numbers.
             kwargs_json: settings of the processors, a JSON object; empty: none.
+            io_kwargs_json: settings of reading files, a JSON object by modality; empty: none.
 
         Raises:
             InvalidRequest: an item or a setting is refused, or the features do not fit a message together.
         """
         numbers = Counter(item.modality for item in items)
         kwargs = self._kwargs(kwargs_json, numbers)
+        for modality, given in self._io_kwargs(io_kwargs_json, numbers).items():
+            kwargs[modality] = {**kwargs[modality], IO: given}
         room = MessageRoom(len(items), self._max_message_bytes)
 
         async def fitting(i: int, item: MediaInput, index: int) -> MediaFeature:
@@ -144,8 +151,16 @@ class ModelMedia:
                     seen[item.modality] += 1
         except ExceptionGroup as failed:  # the answer is the first error; the other items are left
             raise failed.exceptions[0] from None
-        marks = {modality: self._preprocessors[modality].rules.marks for modality in numbers}
-        return PromptMedia(self._tokenizer, [work.result() for work in works], marks)
+        features, rules = [work.result() for work in works], {name: self._preprocessors[name].rules for name in numbers}
+        start_id = next((each.start_id for each in rules.values() if each.start_id is not None), None)
+        if start_id is not None:
+            return AttendedMedia(self._tokenizer, features, start_id)
+        return PromptMedia(self._tokenizer, features, {modality: each.marks for modality, each in rules.items()})
+
+    def reset_cache(self) -> None:
+        """Forget the items that were seen."""
+        for each in self._preprocessors.values():
+            each.reset_cache()
 
     async def close(self) -> None:
         """Stop all processes."""
@@ -161,7 +176,7 @@ class ModelMedia:
 
     def _kwargs(self, text: str, numbers: Mapping[str, int]) -> dict[str, Mapping[str, Any]]:
         """Return the settings of each modality of a prompt. Raises InvalidRequest for others than the model takes."""
-        given = _parsed(text)
+        given = _parsed(text, _KWARGS)
         makers = {modality: self._preprocessors[modality] for modality in numbers}
         taken = dict.fromkeys(name for maker in makers.values() for name in maker.kwargs)
         if unknown := given.keys() - taken.keys():
@@ -174,14 +189,28 @@ class ModelMedia:
             for modality, maker in makers.items()
         }
 
+    def _io_kwargs(self, text: str, numbers: Mapping[str, int]) -> dict[str, Mapping[str, Any]]:
+        """Return the settings of reading the files of each modality. Raises InvalidRequest for others than there are."""
+        given = _parsed(text, _IO_KWARGS)
+        for modality, settings in given.items():
+            if modality not in numbers:
+                text = f"media_io_kwargs has settings of {modality!r:.40}, of which the prompt has none."
+                raise InvalidRequest(text, field=_IO_KWARGS)
+            taken = self._preprocessors[modality].io_kwargs
+            if not isinstance(settings, dict) or settings.keys() - set(taken):
+                unknown = min(settings.keys() - set(taken)) if isinstance(settings, dict) else settings
+                text = f"media_io_kwargs has {unknown!r:.40} for {modality}; it takes {', '.join(taken) or 'none'}."
+                raise InvalidRequest(text, field=_IO_KWARGS)
+        return given
 
-def _parsed(text: str) -> dict[str, Any]:
+
+def _parsed(text: str, field: str) -> dict[str, Any]:
     if not text:
         return {}
     try:
         kwargs = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{_KWARGS} is not JSON: {error}.", field=_KWARGS) from error
+        raise InvalidRequest(f"{field} is not JSON: {error}.", field=field) from error
     if not isinstance(kwargs, dict):
-        raise InvalidRequest(f"{_KWARGS} is not a JSON object.", field=_KWARGS)
+        raise InvalidRequest(f"{field} is not a JSON object.", field=field)
     return kwargs

@@ -49,9 +49,12 @@ def bundle_files(loaded: LoadedTokenizer) -> dict[str, bytes]:
         "tokenizer_config.json": _json(_tokenizer_config(loaded)),
         "config.json": _json(loaded.config),
     }
-    if loaded.image_processor:
-        files["preprocessor_config.json"] = _json(loaded.image_processor)
-    if loaded.image_processor and loaded.processor:
+    preprocessor = loaded.image_processor or loaded.feature_extractor
+    if preprocessor:
+        files["preprocessor_config.json"] = _json(preprocessor)
+    if loaded.image_processor and loaded.video_processor:
+        files["video_preprocessor_config.json"] = _json(loaded.video_processor)
+    if preprocessor and loaded.processor:
         files["processor_config.json"] = _json(loaded.processor)
     if loaded.generation_config:
         files["generation_config.json"] = _json(loaded.generation_config)

@@ -49,6 +49,8 @@ class LoadedTokenizer:
             so they are not part of the files and their hash: during an upgrade, tokenizers of both releases count as equal.
         pair_template: chat template that writes the pairs of texts of a cross-encoder; None: the tokenizer joins them.
         image_processor: settings of the model's image processor (preprocessor_config.json); empty: it reads no images.
+        feature_extractor: settings of the model's feature extractor for audio (preprocessor_config.json); empty: it reads none.
+        video_processor: values of video_preprocessor_config.json.
         processor: values of processor_config.json.
         prompts: texts to put before an input, by the name of its purpose (sentence-transformers' prompts).
     """
@@ -64,4 +66,6 @@ class LoadedTokenizer:
     prompts: Mapping[str, str] = field(default_factory=dict)
     pair_template: str | None = None
     image_processor: Mapping[str, Any] = field(default_factory=dict)
+    feature_extractor: Mapping[str, Any] = field(default_factory=dict)
+    video_processor: Mapping[str, Any] = field(default_factory=dict)
     processor: Mapping[str, Any] = field(default_factory=dict)

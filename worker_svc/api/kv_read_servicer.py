@@ -4,8 +4,6 @@ Runs on the event loop; the transfer thread copies the blocks. A read that ends 
 the lease was in force until the end.
 """
 
-# ruff: noqa: ARG002, N802 - gRPC's names and signatures
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable

@@ -22,6 +22,7 @@ from tetrad.worker_svc.api.pooling_wire import encode_pooling_facts
 from tetrad.worker_svc.api.weights_wire import decode_update_path, decode_weights, encode_weights
 from tetrad.worker_svc.core.device import DRAFT_METHODS, KvLayout, ModelInfo, Progress
 from tetrad.worker_svc.core.ranks import DEFAULT_TIMEOUT_S, GroupPlace, Shard, Stage
+from tetrad.worker_svc.core.sampler_options import LogprobsMode
 from tetrad.worker_svc.worker.collective import CollectiveMethods
 from tetrad.worker_svc.worker.compute_thread import ComputeThread
 from tetrad.worker_svc.worker.follower import Follower
@@ -360,12 +361,20 @@ def _options_of(request: worker_pb2.LoadModelRequest) -> dict[str, Any]:
         "num_draft_tokens": request.speculative.num_speculative_tokens,
         "expert_parallel": request.enable_expert_parallel,
         "weights": decode_weights(request),
+        "logprobs_mode": _logprobs_mode(request.logprobs_mode),
     }
 
 
 def _require(holds: bool, field: str, rule: str) -> None:
     if not holds:
         raise InvalidRequest(f"{field} {rule}.", field=field)
+
+
+def _logprobs_mode(name: str) -> LogprobsMode:
+    """Return the mode of this name. Raises Unsupported for an unknown one."""
+    if name and name not in set(LogprobsMode):
+        raise Unsupported(f"logprobs_mode {name[:80]!r} is not supported; use one of {', '.join(LogprobsMode)}.")
+    return LogprobsMode(name or LogprobsMode.RAW_LOGPROBS)
 
 
 def _draft_method(speculative: worker_pb2.SpeculativeConfig) -> str:

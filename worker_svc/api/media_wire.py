@@ -39,6 +39,7 @@ def _decode_span(feature: types_pb2.MultiModalFeature) -> MediaSpan:
         is_embed=np.frombuffer(feature.is_embed, np.uint8) != 0 if feature.is_embed else None,
         num_embeds=feature.num_embeds,
         grid=(grid[0], grid[1], grid[2]) if grid else None,
+        time_step=feature.time_step or 1.0,
     )
 
 

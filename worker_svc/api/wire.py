@@ -31,12 +31,15 @@ from tetrad.worker_svc.core.plan import (
     ModelRunnerOutput,
     NewRequest,
     PromptLogprobs,
+    PromptScores,
     SamplingSpec,
     SchedulerOutput,
+    ScoreIds,
 )
 from tetrad.worker_svc.worker.worker import Worker
 
 _OWNER = "This worker"
+_NO_ID = 0xFFFFFFFF
 UNREAD_OF_PLAN = UnreadFields(
     worker_pb2.SchedulerOutput,
     (
@@ -67,6 +70,8 @@ def capabilities_of(worker: Worker) -> Sequence[types_pb2.Capability]:
         types_pb2.CAPABILITY_MULTIMODAL: worker.media is not None,
         types_pb2.CAPABILITY_KV_TRANSFER: worker.shares_blocks,
         types_pb2.CAPABILITY_WEIGHT_UPDATE: True,
+        types_pb2.CAPABILITY_LOGPROBS_MODES: True,
+        types_pb2.CAPABILITY_PROMPT_SCORES: True,
     }
     return [capability for capability, is_there in has.items() if is_there]
 
@@ -116,6 +121,8 @@ def encode_result(result: ModelRunnerOutput) -> worker_pb2.ModelRunnerOutput:
         message.logprobs_by_width.add(handles=u32(group.handles), columns=_encode_logprobs(group.rows))
     for item in result.prompt_logprobs:
         message.prompt_logprobs.append(_encode_prompt_logprobs(item))
+    for scored in result.prompt_scores:
+        message.prompt_scores.add(handle=scored.handle, scores=_encode_scores(scored))
     for pooled in result.pooled:
         message.pooling_outputs.append(encode_pooled(pooled))
     for handle, error in result.failures:
@@ -224,7 +231,15 @@ def decode_sampling(params: types_pb2.SamplingParams) -> SamplingSpec:
         max_tokens=given("max_tokens", None),
         ignore_eos=params.ignore_eos,
         extra_args=decode_struct(params.extra_args) if params.HasField("extra_args") else None,
+        score_ids=_decode_score_ids(params.prompt_score_ids) if params.HasField("prompt_score_ids") else None,
     )
+
+
+def _decode_score_ids(message: types_pb2.PromptScoreIds) -> ScoreIds:
+    ids = ints(message.token_ids)
+    if not message.width or not len(ids) or len(ids) % message.width:
+        raise InvalidRequest(f"prompt_score_ids has {len(ids)} ids, which are no rows of {message.width}.")
+    return ScoreIds(np.where(ids == _NO_ID, -1, ids).reshape(-1, message.width), message.start)
 
 
 def _refusal(
@@ -298,6 +313,11 @@ def _encode_logprobs(rows: LogprobRows) -> types_pb2.LogprobsColumns:
         num_positions=rows.token_ids.shape[0],
         width=rows.token_ids.shape[1],
     )
+
+
+def _encode_scores(item: PromptScores) -> types_pb2.PromptScores:
+    num_rows, width = item.scores.shape
+    return types_pb2.PromptScores(scores=item.scores.astype("<f4").tobytes(), num_rows=num_rows, width=width)
 
 
 def _encode_prompt_logprobs(item: PromptLogprobs) -> worker_pb2.PromptLogprobs:

@@ -16,7 +16,17 @@ _SAMPLE_INTERVAL_BYTES = 1 << 20
 """A fine-tuned model may differ in one layer alone; its matrices have more than this, and the files have just been read."""
 _FEWEST_SAMPLES = 16
 _SAMPLE_BYTES = 4096
-_IRRELEVANT = ("model", "path", "draft_method", "draft_path", "num_draft_tokens", "loras", "logits_processors", "weights")
+_IRRELEVANT = (
+    "model",
+    "path",
+    "draft_method",
+    "draft_path",
+    "num_draft_tokens",
+    "loras",
+    "logits_processors",
+    "logprobs_mode",
+    "weights",
+)
 """Options that do not change keys and values of the base model; adapters are part of the hashes of blocks."""
 _CONFIG = "config.json"
 _WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth", _CONFIG)

@@ -9,6 +9,8 @@ from tetrad.worker_svc.checkpoint.wrapped import WrappedSource
 from tetrad.worker_svc.model_facts.tensor_names import TextPart
 
 _MODEL, _HEAD = "model.", "lm_head."
+_OTHERS = ("model.visual.", "model.vision_", "model.audio_", "model.multi_modal_")
+"""Beginnings of the names of other parts of a model whose text model has the prefix "model."."""
 
 
 class TextPartSource(WrappedSource):
@@ -59,4 +61,4 @@ class TextPartSource(WrappedSource):
 
     def _is_text(self, name: str) -> bool:
         # If the text model's prefix is "model.", other parts of the model have the same prefix.
-        return self._part.model != _MODEL or not name.startswith(("model.visual.", "model.vision_"))
+        return self._part.model != _MODEL or not name.startswith(_OTHERS)

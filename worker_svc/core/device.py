@@ -14,6 +14,7 @@ from tetrad.worker_svc.core.media import Modality, ModelMedia
 from tetrad.worker_svc.core.plan import Ints, Runner
 from tetrad.worker_svc.core.pooling import PoolingFacts
 from tetrad.worker_svc.core.ranks import GroupPlace, Orders
+from tetrad.worker_svc.core.sampler_options import LogprobsMode, SamplerOptions
 
 DRAFT_METHODS = ("draft_model", "eagle3", "mtp")
 """Values of `LoadRequest.draft_method`: the methods by which a worker can propose draft tokens."""
@@ -60,6 +61,12 @@ class LoadRequest:
     processor_kwargs_json: str = ""  # settings of the image processor that replace those of the model's files
     draft_path: Path | None = None  # path of the draft model or draft head; None: no drafts, or a head inside the model's files
     weights: NewWeights | None = None  # None: the model's own
+    logprobs_mode: LogprobsMode = LogprobsMode.RAW_LOGPROBS  # the values that requests get as log-probabilities
+
+    @property
+    def sampler(self) -> SamplerOptions:
+        """The settings of the model's sampler."""
+        return SamplerOptions(self.logits_processors, self.logprobs_mode)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,23 @@ GREEDY_BELOW = 1e-5
 """A request with a temperature below this value samples greedily."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoreIds:
+    """Ids whose log-probabilities a request returns at positions of its prompt; see PromptScoreIds in types.proto.
+
+    Attributes:
+        token_ids: [1, W], the ids of every row, or [rows, W]; -1: no id.
+        start: position of the token whose hidden state predicts the first row's.
+    """
+
+    token_ids: Ints
+    start: int
+
+    def rows(self, num_prompt_tokens: int) -> Ints:
+        """Return the ids of each row [rows, W] of a prompt of this length."""
+        return np.broadcast_to(self.token_ids, (num_prompt_tokens - 1 - self.start, self.token_ids.shape[1]))
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingSpec:
     """The sampling parameters of a request; protos/tetrad/v1/types.proto gives the ranges. The defaults have no effect."""
@@ -51,6 +68,7 @@ class SamplingSpec:
     max_tokens: int | None = None  # for custom logits processors; the engine core ends the request
     ignore_eos: bool = False  # likewise
     extra_args: Mapping[str, Any] | None = None  # of custom logits processors
+    score_ids: ScoreIds | None = None  # ids whose log-probabilities are returned at positions of the prompt
 
     @property
     def is_greedy(self) -> bool:
@@ -82,18 +100,19 @@ class GivenRows:
 
 @dataclass(frozen=True, slots=True)
 class MediaSpan:
-    """The place of one image among the tokens of a prompt; its embeddings are in the encoder cache under `identifier`.
+    """The place of one image or video among the tokens of a prompt; its embeddings are in the encoder cache under `identifier`.
 
     An item that layers attend to (cross-attention) has no tokens: offset and length are 0.
 
     Attributes:
         identifier: hash of the image and of its preprocessing. Requests with the same image share its embeddings.
-        modality: the kind of input, "image".
+        modality: the kind of input, "image" or "video".
         offset: position of the span's first token.
         length: number of tokens of the span.
         is_embed: [length] bool, the tokens that take an embedding, in the order of the embeddings; None: all tokens.
         num_embeds: number of the item's embeddings.
         grid: time, height and width of the embeddings, of models with positions on three axes; None: plain positions.
+        time_step: positions on the axis of time between the embeddings of two neighbouring times.
     """
 
     identifier: str
@@ -103,6 +122,7 @@ class MediaSpan:
     is_embed: npt.NDArray[np.bool_] | None
     num_embeds: int
     grid: tuple[int, int, int] | None = None
+    time_step: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +282,14 @@ class PromptLogprobs:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptScores:
+    """Log-probabilities of a request's score ids [rows, W] at positions of its prompt; see ScoreIds."""
+
+    handle: int
+    scores: Floats
+
+
+@dataclass(frozen=True, slots=True)
 class Pooled:
     """The answer to a pooling request: [width], or [tokens, width] for the tasks with one answer per token."""
 
@@ -281,6 +309,7 @@ class ModelRunnerOutput:
     token_ids: npt.NDArray[np.uint32]
     logprobs: Sequence[SampledLogprobs] = ()
     prompt_logprobs: Sequence[PromptLogprobs] = ()
+    prompt_scores: Sequence[PromptScores] = ()
     pooled: Sequence[Pooled] = ()
     failures: Sequence[tuple[int, TetradError]] = ()
     compute_seconds: float = 0.0

@@ -22,6 +22,7 @@ from tetrad.worker_svc.cuda.pooling_rows import LaunchedPooling
 from tetrad.worker_svc.cuda.sampling.prompt_logprobs import LaunchedPrompts
 from tetrad.worker_svc.cuda.sampling.sampler import DeviceSampled
 from tetrad.worker_svc.runner.prompt_logprobs import prompt_failures
+from tetrad.worker_svc.runner.prompt_scores import score_failures
 from tetrad.worker_svc.runner.step_result import step_result
 from tetrad.worker_svc.sampler.sampler import Sampled
 
@@ -153,9 +154,9 @@ class LaunchedStep:
         num_sampled, num_pooled = len(self._samples.tensors), len(self._pooling.tensors)
         handles, sampled = self._samples.read(arrays[:num_sampled])
         are_over = self._log.are_over(handles, self._launch)
-        prompt_logprobs = self._prompts.read(arrays[num_sampled : len(arrays) - num_pooled])
+        prompt_logprobs, prompt_scores = self._prompts.read(arrays[num_sampled : len(arrays) - num_pooled])
         pooled, pooling_failures = self._pooling.read(arrays[len(arrays) - num_pooled :])
-        failures = dict([*prompt_failures(prompt_logprobs), *pooling_failures])
+        failures = dict([*prompt_failures(prompt_logprobs), *score_failures(prompt_scores), *pooling_failures])
         failures.update((int(handles[row]), error) for row, error in sampled.failures)
         for handle in handles[are_over].tolist():
             failures.pop(handle, None)
@@ -166,6 +167,7 @@ class LaunchedStep:
             sampled,
             skipped=np.flatnonzero(are_over),
             prompt_logprobs=prompt_logprobs,
+            prompt_scores=prompt_scores,
             pooled=pooled,
             failures=[*self._failures, *failures.items()],
             compute_seconds=self._log.note_done(self._started),

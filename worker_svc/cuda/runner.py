@@ -20,6 +20,7 @@ from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.plan import Ints, ModelRunnerOutput, SchedulerOutput, finished
 from tetrad.worker_svc.core.request_table import RequestTable, ScheduledRows
+from tetrad.worker_svc.core.sampler_options import DEFAULT_SAMPLER, SamplerOptions
 from tetrad.worker_svc.core.step_inputs import StepRows, order_rows
 from tetrad.worker_svc.cuda.block_contents import DeviceBlockContents
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
@@ -37,6 +38,7 @@ from tetrad.worker_svc.cuda.verification import VerifiedSamples, Verifier, place
 from tetrad.worker_svc.kv_cache.cache import KvCache
 from tetrad.worker_svc.runner.prompt_embeds import SlotEmbeds
 from tetrad.worker_svc.runner.prompt_logprobs import AskedPrompts
+from tetrad.worker_svc.runner.prompt_scores import AskedScores, check_scores
 from tetrad.worker_svc.runner.warm_up import dummy_plans
 from tetrad.worker_svc.sampler.custom_classes import make_processors
 
@@ -63,7 +65,7 @@ class CudaModelRunner:
         loras: the model's adapters; None: the model does not support adapters.
         pooling: creates the pooling part for an input batch; None: the model only generates.
         media: creates the part for images for an input batch; None: the model takes only text.
-        processors: names and classes of the custom logits processors.
+        sampling: settings of the sampler.
         parts: creates the parts that depend on whether the model is whole.
 
     Attributes:
@@ -83,7 +85,7 @@ class CudaModelRunner:
         loras: DeviceLoras | None = None,
         pooling: Callable[[InputBatch], DevicePoolingRows] | None = None,
         media: Callable[[InputBatch], DeviceStepMedia] | None = None,
-        processors: Sequence[tuple[str, type]] = (),
+        sampling: SamplerOptions = DEFAULT_SAMPLER,
         parts: RunnerParts = WHOLE,
     ) -> None:
         config = model.config
@@ -108,21 +110,39 @@ class CudaModelRunner:
         )
         self.state = parts.state(accelerator, self.batch)
         made = make_processors(
-            processors,
+            sampling.processors,
             accelerator.device,
             vocab_size=config.vocab_size,
             max_model_len=layout.max_model_len,
             max_num_seqs=layout.max_num_seqs,
         )
-        self.sampler = parts.sampler(SamplerParts(accelerator, self.state, self.batch, config.vocab_size, made))
-        self._asked_prompts = AskedPrompts()
+        mode = sampling.logprobs_mode
+        self._has_logits = mode.has_logits
+        self.sampler = parts.sampler(SamplerParts(accelerator, self.state, self.batch, config.vocab_size, made, mode))
+        self._asked_prompts, self._asked_scores = AskedPrompts(), AskedScores()
         self._pooling: DevicePoolingRows = NoDevicePooling() if pooling is None else pooling(self.batch)
         self._loras = NoGraphLoras() if loras is None else SlotGraphLoras(loras, layout.max_num_seqs)
         self._embeds = SlotEmbeds(config.embedding_size)
         self._media: DeviceStepMedia = NoDeviceMedia(accelerator) if media is None else media(self.batch)
         self.shifts = self._media.shifts
-        listeners = (self.state, self.sampler, self._asked_prompts, self._pooling, self._loras, self._embeds, self._media)
-        checks = (self._pooling.check, self._loras.check, self._embeds.check, self._media.check, self.sampler.check)
+        listeners = (
+            self.state,
+            self.sampler,
+            self._asked_prompts,
+            self._asked_scores,
+            self._pooling,
+            self._loras,
+            self._embeds,
+            self._media,
+        )
+        checks = (
+            self._pooling.check,
+            self._loras.check,
+            self._embeds.check,
+            self._media.check,
+            self.sampler.check,
+            check_scores,
+        )
         has_states = bool(model.kv_cache_spec.state_size)
         self._requests = RequestTable(self.batch, config.vocab_size, listeners, checks, has_states=has_states)
         self._verifier = Verifier(self.batch, self.state, self.sampler)
@@ -279,13 +299,16 @@ class CudaModelRunner:
     def _forward(self, rows: StepRows) -> Outputs:
         """Run the model; launch the requested log-probabilities of prompts, and the answers of pooling requests."""
         prompts = self._asked_prompts.chunks(rows, self.batch)
-        needs_hidden = bool(prompts) or self._pooling.pools(rows.slots)
+        scored = self._asked_scores.chunks(rows, self.batch)
+        needs_hidden = bool(prompts) or bool(scored) or self._pooling.pools(rows.slots)
         given = self._media.given(rows, self._embeds.gather(rows))
         hidden, logits = self._passes.run(rows, given, needs_hidden=needs_hidden)
         if hidden is None:
             assert logits is not None
             return Outputs(lambda tokens: self._select(logits, tokens))
-        launched = launch_prompts(prompts, hidden, self._prompt_logits, self.accelerator)
+        launched = launch_prompts(
+            prompts, hidden, self._prompt_logits, self.accelerator, scored=scored, has_logits=self._has_logits
+        )
         pooling = self._pooling.launch(rows, hidden)
         owners = np.repeat(rows.slots, rows.num_scheduled)
 

@@ -10,6 +10,7 @@ import torch
 
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.input_batch import InputBatch
+from tetrad.worker_svc.core.sampler_options import LogprobsMode
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.forward_passes import ForwardPasses
 from tetrad.worker_svc.cuda.interface import DeviceModel
@@ -62,6 +63,7 @@ class SamplerParts(NamedTuple):
     batch: InputBatch
     vocab_size: int
     processors: Sequence[NamedProcessor]
+    logprobs_mode: LogprobsMode
 
 
 class RunnerParts(Protocol):

@@ -300,13 +300,13 @@ def runner_of(
     """Return a function that creates a model's runner.
 
     Args:
-        request: names the custom logits processors.
+        request: has the settings of the sampler.
         model: the loaded model.
         pooling: pools the hidden states; None: the model only generates.
         loras, settle_drafts: see ModelRunner.
     """
     if pooling is None:
-        return partial(ModelRunner, model, loras=loras, settle_drafts=settle_drafts, processors=request.logits_processors)
+        return partial(ModelRunner, model, loras=loras, settle_drafts=settle_drafts, sampling=request.sampler)
     rows = partial(DecoderPooling, pooling.pooler, pooling.facts, model.normed)
     return partial(
         ModelRunner,
@@ -314,7 +314,7 @@ def runner_of(
         pooling=rows,
         loras=loras,
         settle_drafts=settle_drafts,
-        processors=request.logits_processors,
+        sampling=request.sampler,
     )
 
 
@@ -336,7 +336,7 @@ def _led_by(
         taps,
         loras=loras,
         settle_drafts=settle_drafts,
-        processors=request.logits_processors,
+        sampling=request.sampler,
         num_readers=num_reading_stages(config, ranks.stage.size) * ranks.shard.size,
     )
     return HostModel(model.kv_cache_spec, size_bytes, make_runner, loras, decoder=model)

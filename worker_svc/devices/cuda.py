@@ -209,7 +209,7 @@ class CudaDevice:
             loras=loras,
             pooling=pooling,
             media=media,
-            processors=request.logits_processors,
+            sampling=request.sampler,
         )
 
     def _load_part(
@@ -253,7 +253,7 @@ class CudaDevice:
             use_graphs=self._use_graphs,
             loras=loras,
             media=media,
-            processors=request.logits_processors,
+            sampling=request.sampler,
             parts=runner_parts(ranks),
         )
 
@@ -290,7 +290,7 @@ class CudaDevice:
             no_offload,
             use_graphs=False,
             pooling=module.pooling,
-            processors=request.logits_processors,
+            sampling=request.sampler,
         )
 
     def available_memory(

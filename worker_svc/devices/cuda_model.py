@@ -1,6 +1,6 @@
 """CUDA model: a decoder in the memory of a GPU, as the worker uses it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -10,6 +10,7 @@ from tetrad.services.errors import FailedPrecondition, ModelError
 from tetrad.worker_svc.core.device import KvGroup, KvLayout, ModelInfo
 from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.media import ModelMedia
+from tetrad.worker_svc.core.sampler_options import DEFAULT_SAMPLER, SamplerOptions
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.device.offload import Offload, tensors_in, wake_weights
 from tetrad.worker_svc.cuda.device.weight_offload import WeightOffload
@@ -46,14 +47,14 @@ class CudaModel:
         loras: DeviceLoras | None = None,
         pooling: Pooling | None = None,
         media: DeviceMedia | None = None,
-        processors: Sequence[tuple[str, type]] = (),
+        sampling: SamplerOptions = DEFAULT_SAMPLER,
         parts: RunnerParts = WHOLE,
     ) -> None:
         self.decoder, self._accelerator, self._offload, self._pooling = model, accelerator, offload, pooling
         # A graph computes logits, which a model that only pools does not use.
         self.uses_graphs = use_graphs and (pooling is None or pooling.facts.generates)
         self._weights = Offload(accelerator, tensors_in((model, loras, pooling, None if media is None else media.media.tower)))
-        self.info, self.loras, self._processors, self._parts = info, loras, processors, parts
+        self.info, self.loras, self._sampling, self._parts = info, loras, sampling, parts
         self._media = media
 
     @property
@@ -81,7 +82,7 @@ class CudaModel:
             loras=self.loras,
             pooling=self._pooling_rows(),
             media=None if self._media is None else self._media.of,
-            processors=self._processors,
+            sampling=self._sampling,
             parts=self._parts,
         )
 

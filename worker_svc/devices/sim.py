@@ -246,6 +246,7 @@ class SimRunner:
             token_ids=tokens.astype(np.uint32),
             logprobs=self._logprobs.of_tokens(slots, handles, tokens),
             prompt_logprobs=self._logprobs.of_prompts(slots, handles),
+            prompt_scores=self._logprobs.scores_of_prompts(slots, handles),
             failures=[*rows.failures, *failures],
             compute_seconds=time.perf_counter() - started,
             input_seconds=input_seconds,

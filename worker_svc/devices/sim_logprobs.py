@@ -7,7 +7,15 @@ less likely than the one before.
 import numpy as np
 import numpy.typing as npt
 
-from tetrad.worker_svc.core.plan import Ints, LogprobRows, NewRequest, PromptLogprobs, SampledLogprobs, SamplingSpec
+from tetrad.worker_svc.core.plan import (
+    Ints,
+    LogprobRows,
+    NewRequest,
+    PromptLogprobs,
+    PromptScores,
+    SampledLogprobs,
+    SamplingSpec,
+)
 
 
 class SimLogprobs:
@@ -21,6 +29,7 @@ class SimLogprobs:
         self._vocab_size = vocab_size
         self._sampled: dict[int, int] = {}  # slot -> number of candidates besides the token itself
         self._prompts: dict[int, tuple[Ints, int]] = {}  # slot -> (tokens of the prompt, same number)
+        self._scored: dict[int, Ints] = {}  # slot -> score ids [rows, W]
 
     def add(self, slot: int, request: NewRequest) -> None:
         """Store the log-probabilities that the request asks for."""
@@ -31,8 +40,12 @@ class SimLogprobs:
         if sampling.num_prompt_logprobs is not None and request.num_prompt_tokens > 1 and not has_output:
             self._prompts[slot] = request.token_ids, self._or_all(sampling.num_prompt_logprobs)
 
+        if sampling.score_ids is not None and not has_output:
+            self._scored[slot] = sampling.score_ids.rows(request.num_prompt_tokens)
+
     def remove(self, slot: int) -> None:
         """Delete the slot's state."""
+        self._scored.pop(slot, None)
         self._sampled.pop(slot, None)
         self._prompts.pop(slot, None)
 
@@ -52,6 +65,14 @@ class SimLogprobs:
             (slot, handle) for slot, handle in zip(slots.tolist(), handles.tolist(), strict=True) if slot in self._prompts
         ]
         return [PromptLogprobs(handle, 1, self._of_prompt(*self._prompts.pop(slot))) for slot, handle in through]
+
+    def scores_of_prompts(self, slots: Ints, handles: npt.NDArray[np.uint32]) -> list[PromptScores]:
+        """Return the scores of the requests that get their first token: the id's tenth below 0, -inf for no id."""
+        if not self._scored:
+            return []
+        through = [pair for pair in zip(slots.tolist(), handles.tolist(), strict=True) if pair[0] in self._scored]
+        found = [(handle, self._scored.pop(slot)) for slot, handle in through]
+        return [PromptScores(handle, np.where(ids < 0, -np.inf, ids / -10.0).astype(np.float32)) for handle, ids in found]
 
     def _of_prompt(self, token_ids: Ints, number: int) -> LogprobRows:
         return self._made_up(token_ids[1:], number)

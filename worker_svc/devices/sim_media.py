@@ -3,7 +3,7 @@
 Plans are checked as on a real device: an image is encoded before a step has tokens of it. torch is never imported.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,14 @@ from tetrad.worker_svc.core.plan import EncoderItem
 from tetrad.worker_svc.core.request_table import ScheduledRows
 from tetrad.worker_svc.core.step_inputs import order_rows
 from tetrad.worker_svc.devices.sim_queue import precise_sleep
-from tetrad.worker_svc.families.towers import READS_IMAGES
+from tetrad.worker_svc.families.towers import media_read_by
 from tetrad.worker_svc.families.values import architecture_of
 from tetrad.worker_svc.media.encoder_cache import EncoderCache
 from tetrad.worker_svc.media.slot_media import NoMedia, SlotMedia
 from tetrad.worker_svc.model_facts.config import ModelConfig
 
 MOST_EMBEDS = 16_384
-"""Assumed largest number of embeddings of an image; only transformers' processors know the model's own."""
+"""Assumed largest number of embeddings of an item; only transformers' processors know the model's own."""
 _PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 
 
@@ -33,6 +33,7 @@ class SimTower:
     Args:
         layers: the description of the text model.
         seconds_per_embedding: time to encode an item, for each of its embeddings.
+        names: the kinds of media.
         sleep: waits for the given number of seconds.
     """
 
@@ -41,9 +42,14 @@ class SimTower:
     num_parameters, size_bytes, embed_bytes = 0, 0, 0
 
     def __init__(
-        self, layers: ModelConfig, seconds_per_embedding: float, sleep: Callable[[float], None] = precise_sleep
+        self,
+        layers: ModelConfig,
+        seconds_per_embedding: float,
+        names: Sequence[str] = (IMAGE,),
+        sleep: Callable[[float], None] = precise_sleep,
     ) -> None:
-        self.modalities: tuple[Modality, ...] = (Modality(IMAGE, min(MOST_EMBEDS, layers.max_position_embeddings)),)
+        most = min(MOST_EMBEDS, layers.max_position_embeddings)
+        self.modalities: tuple[Modality, ...] = tuple(Modality(name, most) for name in names)
         self.uses_mrope, self.num_deep_layers = layers.has_axes, layers.num_deep_layers
         self._seconds, self._sleep = seconds_per_embedding, sleep
 
@@ -88,8 +94,9 @@ def sim_media(
         seconds_per_embedding: see SimTower.
         takes_media: see LoadRequest.
     """
-    if not takes_media or not path.is_dir() or architecture_of(config) not in READS_IMAGES:
+    names = media_read_by(architecture_of(config))
+    if not takes_media or not path.is_dir() or not names:
         return None
     if not any((path / name).is_file() for name in _PROCESSORS):
         return None
-    return ModelMedia(SimTower(layers, seconds_per_embedding), EncoderCache())
+    return ModelMedia(SimTower(layers, seconds_per_embedding, names), EncoderCache())

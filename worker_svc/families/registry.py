@@ -127,10 +127,12 @@ FAMILIES: Mapping[str, Family] = {
 }
 
 WRAPPERS: Mapping[str, Family] = {
+    "AudioFlamingo3ForConditionalGeneration": Family("Audio Flamingo 3", wrapper("qwen2")),
     "Gemma3ForConditionalGeneration": Family("Gemma 3", wrapper("gemma3_text", is_tied=True)),
     "Glm46VForConditionalGeneration": Family("GLM-4.6V Flash", wrapper("glm4v_text")),
     "Glm4vForConditionalGeneration": Family("GLM-4.1V", wrapper("glm4v_text")),
     "Glm4vMoeForConditionalGeneration": Family("GLM-4.5V, 4.6V", wrapper("glm4v_moe_text")),
+    "GlmAsrForConditionalGeneration": Family("GLM-ASR", wrapper("llama", is_tied=True)),
     "Idefics3ForConditionalGeneration": Family("Idefics 3", wrapper("llama")),
     "InternVLForConditionalGeneration": Family("InternVL 2.5, 3", wrapper("qwen2", is_tied=True)),
     "Lfm2VlForConditionalGeneration": Family("LFM2-VL", wrapper("lfm2", is_tied=True)),
@@ -139,6 +141,7 @@ WRAPPERS: Mapping[str, Family] = {
     "LlavaNextForConditionalGeneration": Family("LLaVA-NeXT", wrapper("llama")),
     "LlavaOnevisionForConditionalGeneration": Family("LLaVA-OneVision", wrapper("qwen2")),
     "Mistral3ForConditionalGeneration": Family("Mistral Small 3.1, Ministral 3", wrapper("mistral", is_tied=True)),
+    "Qwen2AudioForConditionalGeneration": Family("Qwen2-Audio", wrapper("qwen2")),
     "Qwen2VLForConditionalGeneration": Family("Qwen2-VL", wrapper("qwen2_vl_text")),
     "Qwen2_5_VLForConditionalGeneration": Family("Qwen2.5-VL", wrapper("qwen2_5_vl_text")),
     "Qwen3_5ForConditionalGeneration": Family("Qwen3.5", wrapper("qwen3_5_text")),
@@ -147,7 +150,7 @@ WRAPPERS: Mapping[str, Family] = {
     "Qwen3VLMoeForConditionalGeneration": Family("Qwen3-VL MoE", wrapper("qwen3_vl_moe_text", is_deep=True)),
     "SmolVLMForConditionalGeneration": Family("SmolVLM", wrapper("llama")),
 }
-"""Models that also read images; their text model is described."""
+"""Models that also read images, videos or audio; their text model is described."""
 ENCODER_DECODERS: Mapping[str, Family] = {"WhisperForConditionalGeneration": Family("Whisper", whisper)}
 """Models with an encoder whose output the decoder attends to; the decoder is described."""
 _LIKE_LLAMA = FAMILIES["LlamaForCausalLM"]

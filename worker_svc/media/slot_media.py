@@ -15,7 +15,7 @@ from tetrad.worker_svc.core.media import EncodedItem, EncodedItems, ModelMedia, 
 from tetrad.worker_svc.core.plan import GivenRows, Ints, MediaSpan, NewRequest
 from tetrad.worker_svc.core.request_table import SlotListener
 from tetrad.worker_svc.core.step_inputs import StepInputs, StepRows
-from tetrad.worker_svc.media.positions import PromptAxes
+from tetrad.worker_svc.media.positions import PromptAxes, check_places
 
 
 class StepMedia(SlotListener, Protocol):
@@ -124,8 +124,8 @@ class SlotMedia:
                 text = f"The model on this worker takes media of modality {taken}, not {span.modality[:80]!r}."
                 raise Unsupported(text, field="mm_features")
             _check_span(span, behind, request.num_prompt_tokens)
-            if self._uses_mrope and span.grid is None:
-                raise InvalidRequest(f"Media item {index} has no grid; the model has positions on three axes.")
+            if self._uses_mrope:
+                check_places(index, span)
             behind = span.offset + span.length
 
     def gather(self, rows: StepRows, given: GivenRows | None) -> GivenRows | None:

@@ -1,9 +1,8 @@
-"""Tower of transformers: runs the vision model and projector of a model with transformers' own modules, on any device.
+"""Tower of transformers: runs the vision or audio model and the projector of a model with transformers' own modules.
 
-Knows nothing of files: tower_loading.py makes the module.
+It runs on any device. Knows nothing of files: tower_loading.py makes the module.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,14 +10,12 @@ import torch
 
 from tetrad.services.errors import InternalError, TetradError, one_line
 from tetrad.services.log import get_logger
-from tetrad.worker_svc.core.media import EncodedItem, Modality
+from tetrad.worker_svc.core.media import EncodedItem
 from tetrad.worker_svc.core.memory_shortage import memory_for
 from tetrad.worker_svc.core.plan import EncoderItem
-from tetrad.worker_svc.media.pixels import Normalization
-from tetrad.worker_svc.media.tower_kinds import TowerKind
+from tetrad.worker_svc.media.reader import Encoded, Inputs, ItemReader
 
-_PATCH_VALUES = 1024
-SMALLER_IMAGE = "Send a smaller image, or lower --kv-cache-memory-gib or --gpu-memory-utilization."
+SMALLER_ITEM = "Send a smaller item, or lower --kv-cache-memory-gib or --gpu-memory-utilization."
 
 log = get_logger()
 
@@ -28,24 +25,17 @@ class TransformersTower:
 
     Args:
         module: transformers' model without its text layers, in evaluation mode on its device.
-        kind: how the architecture reads items.
-        processor: the settings of the model's image processor.
-        modalities: the modalities, each with the largest number of embeddings of an item.
+        reader: reads items.
         has_own_thread: see Tower.
     """
 
     is_attended = False
 
-    def __init__(
-        self, module: Any, kind: TowerKind, processor: Any, modalities: tuple[Modality, ...], *, has_own_thread: bool
-    ) -> None:
-        self._module, self._read, self._processor = module, kind.read, processor
-        self.uses_mrope = kind.uses_mrope
-        self._normal = normalization_of(processor)
+    def __init__(self, module: Any, reader: ItemReader, *, has_own_thread: bool) -> None:
+        self._module, self._reader = module, reader
         self._hidden_size = int(module.config.get_text_config().hidden_size)
-        self._vision: Any = module.config.vision_config
-        self.modalities, self.has_own_thread = modalities, has_own_thread
-        self.num_deep_layers = len(getattr(self._vision, "deepstack_visual_indexes", None) or ())
+        self.modalities, self.has_own_thread = reader.modalities, has_own_thread
+        self.uses_mrope, self.num_deep_layers = reader.uses_mrope, reader.num_deep_layers
         weights = list(module.parameters())
         self.num_parameters = sum(each.numel() for each in weights)
         self.size_bytes = sum(each.nbytes for each in weights)
@@ -56,7 +46,7 @@ class TransformersTower:
     def encode(self, item: EncoderItem) -> EncodedItem:
         """See Tower."""
         try:
-            with memory_for(f"Encoding a media item of {item.num_embeds} embeddings", None, SMALLER_IMAGE):
+            with memory_for(f"Encoding a media item of {item.num_embeds} embeddings", None, SMALLER_ITEM):
                 encoded = self._encode(item)
         except TetradError:
             raise
@@ -69,40 +59,21 @@ class TransformersTower:
         return encoded
 
     def activation_bytes(self, num_embeds: int) -> int:
-        """See Tower: for all patches, the activations of one layer as measured with several vision models, and the values of
-        a patch.
-        """
-        size = _first(self._vision, "embed_dim", "hidden_size")
-        inner = _first(self._vision, "intermediate_size") or 4 * size
-        # Classes that choose a layer's output keep the outputs of all layers.
-        kept = _first(self._vision, "num_hidden_layers") if hasattr(self._module.config, "vision_feature_layer") else 0
-        values = (12 + kept) * size + 2 * inner + _PATCH_VALUES
-        return num_embeds * self._patches_per_embed() * values * self._value_bytes
-
-    def _patches_per_embed(self) -> int:
-        config = self._module.config
-        if tokens := _first(config, "mm_tokens_per_image"):
-            return (_first(self._vision, "image_size") // _first(self._vision, "patch_size")) ** 2 // tokens
-        if tiles := getattr(config, "image_grid_pinpoints", None):
-            # LLaVA-OneVision encodes all tiles and makes the result smaller; the largest image becomes about
-            # `most` tiles of embeddings.
-            side = _first(self._vision, "image_size")
-            most = int(getattr(config, "vision_aspect_ratio", "").removeprefix("anyres_max_") or 0)
-            largest = max(height * width for height, width in tiles) // side**2
-            return -(-(1 + largest) // (1 + most)) if most else 1
-        side = _first(self._vision, "spatial_merge_size") or _first(config, "spatial_merge_size", "scale_factor")
-        return (side or round(1 / getattr(config, "downsample_ratio", 1))) ** 2
+        """See Tower."""
+        return self._reader.activation_values(num_embeds) * self._value_bytes
 
     def _encode(self, item: EncoderItem) -> EncodedItem:
+        return self._kept(*self._reader.encode(item, self._call))
+
+    def _call(self, method: str, inputs: Inputs) -> Encoded:
+        """See Call."""
         weight = next(self._module.parameters())
-        inputs = {
-            name: each.to(weight.device, weight.dtype if each.is_floating_point() else None)
-            for name, each in self._read(item, self._processor, self._normal).items()
+        moved = {
+            name: each.to(weight.device, weight.dtype if each.is_floating_point() else None) for name, each in inputs.items()
         }
-        output = self._module.get_image_features(**inputs)
-        rows = _rows(output.pooler_output)
+        output = getattr(self._module, method)(**moved)
         deep = getattr(output, "deepstack_features", None) if self.num_deep_layers else None
-        return self._kept(rows, None if deep is None else torch.stack([_rows(each) for each in deep]))
+        return _rows(output.pooler_output), None if deep is None else torch.stack([_rows(each) for each in deep])
 
     def _kept(self, rows: torch.Tensor, deep: torch.Tensor | None) -> EncodedItem:
         """Return the output [N, hidden], and deep values [L, N, hidden], in the memory that the encoder cache is in."""
@@ -125,16 +96,6 @@ class TransformersTower:
             raise InternalError("The media item became embeddings that are not finite.")
 
 
-def normalization_of(processor: Any) -> Normalization:
-    """Return the normalisation of an image processor."""
-    normalizes = bool(processor.do_normalize)
-    return Normalization(
-        processor.image_mean if normalizes else None,
-        processor.image_std if normalizes else None,
-        float(processor.rescale_factor) if processor.do_rescale else None,
-    )
-
-
 def _rows(features: Any) -> torch.Tensor:
     """Return features of one item, [N, hidden]: of each tile, or a list with one entry for each image."""
     parts = list(features) if isinstance(features, (list, tuple)) else [features]
@@ -143,8 +104,3 @@ def _rows(features: Any) -> torch.Tensor:
 
 def _host(rows: torch.Tensor) -> Any:
     return rows.float().cpu().contiguous().numpy()
-
-
-def _first(config: Any, *names: str) -> int:
-    found: Mapping[str, Any] = {name: getattr(config, name, None) for name in names}
-    return next((value for value in found.values() if isinstance(value, int)), 0)

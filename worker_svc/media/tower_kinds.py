@@ -12,13 +12,11 @@ import torch
 from tetrad.services.errors import InvalidRequest
 from tetrad.worker_svc.core.plan import EncoderItem
 from tetrad.worker_svc.media.pixels import Normalization
+from tetrad.worker_svc.media.reader import Inputs
 
 _PIXELS, _GRID, _SIZES, _MASK = "pixel_values", "image_grid_thw", "image_sizes", "pixel_attention_mask"
 _COUNT = "batch_num_images"
 _GIVEN_DEFAULT = 2048
-
-Inputs = dict[str, torch.Tensor]
-"""Arguments of get_image_features."""
 
 
 class TowerKind(NamedTuple):
@@ -39,7 +37,7 @@ class TowerKind(NamedTuple):
     prepare: Callable[[torch.nn.Module], object] = lambda _: None
 
 
-def _tensor(item: EncoderItem, name: str, *shape: int) -> Any:
+def tensor_of(item: EncoderItem, name: str, *shape: int) -> Any:
     """Return an item's array in a shape with -1 where any size is allowed; raise InvalidRequest if it does not fit."""
     array = item.tensors.get(name)
     if array is None:
@@ -58,6 +56,12 @@ def _numbers(item: EncoderItem, name: str, count: int) -> Any:
     return torch.from_numpy(array.reshape(1, count).astype(np.int64))
 
 
+def number_triple(item: EncoderItem, name: str) -> tuple[int, int, int]:
+    """Return an item's three numbers; raise InvalidRequest if it has others."""
+    first, second, third = _numbers(item, name, 3)[0].tolist()
+    return first, second, third
+
+
 def _image(item: EncoderItem) -> EncoderItem:
     """Return an item whose single image [3, H, W] may have a leading axis of one."""
     pixels = item.tensors.get(_PIXELS)
@@ -68,7 +72,7 @@ def _image(item: EncoderItem) -> EncoderItem:
 
 def _read_tiles(item: EncoderItem, _processor: Any, normal: Normalization) -> Inputs:
     """Tiles [tiles, 3, H, W] of one image, or the whole image."""
-    return {_PIXELS: torch.from_numpy(normal.of(_tensor(_image(item), _PIXELS, -1, normal.num_channels, -1, -1), 1))}
+    return {_PIXELS: torch.from_numpy(normal.of(tensor_of(_image(item), _PIXELS, -1, normal.num_channels, -1, -1), 1))}
 
 
 def _read_masked_tiles(item: EncoderItem, processor: Any, normal: Normalization) -> Inputs:
@@ -76,7 +80,7 @@ def _read_masked_tiles(item: EncoderItem, processor: Any, normal: Normalization)
     pixels = _read_tiles(item, processor, normal)[_PIXELS]
     inputs = {_PIXELS: pixels[None]}
     if _MASK in item.tensors:
-        mask = torch.from_numpy(_tensor(item, _MASK, len(pixels), *pixels.shape[2:]) != 0)
+        mask = torch.from_numpy(tensor_of(item, _MASK, len(pixels), *pixels.shape[2:]) != 0)
         pixels.mul_(mask[:, None])  # transformers pads normalised images with zeros
         inputs[_MASK] = mask[None]
     return inputs
@@ -108,7 +112,7 @@ def _read_patches(item: EncoderItem, processor: Any, normal: Normalization) -> I
     size, frames = int(processor.patch_size), int(processor.temporal_patch_size)
     grid = _numbers(item, _GRID, 3)
     rows, area = int(grid.prod()), size * size
-    array = _tensor(item, _PIXELS, rows, -1)
+    array = tensor_of(item, _PIXELS, rows, -1)
     whole = normal.num_channels * area
     if array.shape[1] not in (whole, whole * frames):
         raise InvalidRequest(f"Rows of {_PIXELS!r} have {array.shape[1]} values; a patch has {whole} in {frames} frames.")

@@ -1,4 +1,4 @@
-"""Tower loading: builds the vision model and projector of a checkpoint with transformers' classes, without its text model.
+"""Tower loading: builds the vision or audio model of a checkpoint, with its projector, with transformers' classes.
 
 Weights come from this worker's readers of files. The text model is left with no layers and a vocabulary of one.
 """
@@ -13,19 +13,24 @@ import torch
 
 from tetrad.services.errors import ModelError, one_line
 from tetrad.services.log import get_logger
+from tetrad.services.models.model_directory import read_model_json
+from tetrad.services.models.video_files import read_video_settings
 from tetrad.worker_svc.checkpoint.model_config import apply_overrides, read_model_config
 from tetrad.worker_svc.checkpoint.open import open_files
 from tetrad.worker_svc.checkpoint.source import DOWNLOAD_AGAIN, WeightSource
 from tetrad.worker_svc.core.device import LoadRequest
-from tetrad.worker_svc.core.media import IMAGE, Modality, Tower
+from tetrad.worker_svc.core.media import IMAGE, VIDEO, Modality, Tower
 from tetrad.worker_svc.families.values import architecture_of
+from tetrad.worker_svc.media.audio_reader import AUDIO_KINDS, AudioReader
 from tetrad.worker_svc.media.tower import TransformersTower
 from tetrad.worker_svc.media.tower_kinds import TOWER_KINDS
+from tetrad.worker_svc.media.video_kinds import VIDEO_KINDS, VideoReader
+from tetrad.worker_svc.media.vision_reader import VisionReader, normalization_of
 from tetrad.worker_svc.models.transformers_backend.quiet import quiet
 
 _PROCESSORS = ("preprocessor_config.json", "processor_config.json")
-_PARTS = ("visual.", "vision_tower.", "vision_model.", "multi_modal_projector.", "connector.", "image_newline")
-_VISION = tuple(prefix + part for prefix in ("", "model.") for part in _PARTS)
+_PARTS = ("visual.", "vision_tower.", "vision_model.", "audio_tower.", "multi_modal_projector.", "connector.", "image_newline")
+_TOWER = tuple(prefix + part for prefix in ("", "model.") for part in _PARTS)
 """Beginnings of the names of a tower's tensors, in files of older and newer releases of transformers."""
 _TEXT = ("lm_head.", "model.language_model.", "model.text_model.", "language_model.", "model.image_newline_")
 _UNUSED = (".position_ids", ".inv_freq")
@@ -60,6 +65,8 @@ def load_tower(
         return None
     config = apply_overrides(read_model_config(request.path), request.hf_overrides_json)
     architecture = architecture_of(config)
+    if architecture in AUDIO_KINDS:
+        return _load_audio_tower(request, config, dtype, device, has_own_thread=has_own_thread, make=make)
     kind = TOWER_KINDS.get(architecture)
     if kind is None:
         return None
@@ -87,8 +94,39 @@ def load_tower(
         module = _module(architecture, config, tensors, request.seed, dtype)
         kind.prepare(module)
         largest = kind.largest(processor, module.config)
-        modalities = (Modality(IMAGE, largest, kind.is_whole),)
-        return make(module.to(device), kind, processor, modalities, has_own_thread=has_own_thread)
+        modalities = [Modality(IMAGE, largest, kind.is_whole)]
+        videos = _videos(request, architecture, processor, module.config)
+        if videos is not None:
+            modalities.append(Modality(VIDEO, videos.largest))
+        reader = VisionReader(kind, module.config, processor, tuple(modalities), videos)
+        return make(module.to(device), reader, has_own_thread=has_own_thread)
+
+
+def _load_audio_tower(
+    request: LoadRequest,
+    config: Mapping[str, Any],
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    has_own_thread: bool,
+    make: Callable[..., Tower],
+) -> Tower | None:
+    """Return the tower of a model that reads audio; see load_tower."""
+    architecture = architecture_of(config)
+    kind = AUDIO_KINDS[architecture]
+    processor = read_model_json(request.path, "processor_config.json") or {}
+    extractor = processor.get("feature_extractor") or read_model_json(request.path, "preprocessor_config.json")
+    if not extractor:
+        log.warning("model.takes_only_text", architecture=architecture, reason=f"its files have no {_PROCESSORS[0]}")
+        return None
+    with _errors_of(architecture), quiet():
+        tensors = None if request.random_weights else _tensors(open_files(request)[0])
+        if tensors is not None and not tensors:
+            log.warning("model.takes_only_text", architecture=architecture, reason="its files have no audio model")
+            return None
+        module = _module(architecture, config, tensors, request.seed, dtype)
+        kind.prepare(module)
+        return make(module.to(device), AudioReader(kind, module.config, extractor, processor), has_own_thread=has_own_thread)
 
 
 def count_parameters(config: Mapping[str, Any]) -> int:
@@ -97,15 +135,24 @@ def count_parameters(config: Mapping[str, Any]) -> int:
     Allocates no memory for them. Raises ModelError if the config is wrong.
     """
     architecture = architecture_of(config)
-    if architecture not in TOWER_KINDS:
+    if architecture not in TOWER_KINDS and architecture not in AUDIO_KINDS:
         return 0
     with _errors_of(architecture), quiet(), torch.device("meta"):
         return sum(each.numel() for each in _module(architecture, config, None, 0, torch.float32).parameters())
 
 
+def _videos(request: LoadRequest, architecture: str, processor: Any, config: Any) -> VideoReader | None:
+    """Return what reads the videos of a model; None: it reads none."""
+    kind = VIDEO_KINDS.get(architecture)
+    settings = read_video_settings(request.path)
+    if kind is None or not settings:
+        return None
+    return VideoReader(kind, settings, normalization_of(processor, settings), config)
+
+
 def _tensors(source: WeightSource) -> dict[str, torch.Tensor]:
     """Return the tower's tensors in float32, under the names of the files."""
-    names = [name for name in source.unread() if name.startswith(_VISION) and not name.endswith(_UNUSED)]
+    names = [name for name in source.unread() if name.startswith(_TOWER) and not name.endswith(_UNUSED)]
     if source.config.get("quantization_config") is not None:
         names = _unpacked(source, names)
     return {name: source.load(name)[0] for name in names}
@@ -184,4 +231,4 @@ def _errors_of(architecture: str) -> Iterator[None]:
     except (ModelError, MemoryError):
         raise
     except Exception as error:
-        raise ModelError(f"transformers cannot make the vision model of {architecture[:80]}: {one_line(error)}.") from error
+        raise ModelError(f"transformers cannot make the tower of {architecture[:80]}: {one_line(error)}.") from error

@@ -75,6 +75,7 @@ TEXT_PARTS = (
     TextPart("model.language_model.", "lm_head."),
     TextPart("model.text_model.", "lm_head."),
     TextPart("model.", "lm_head."),
+    TextPart("language_model.model.model.", "language_model.lm_head."),  # as transformers 5 saves models that read audio
 )
 """Prefixes of text models in files of older and newer releases of transformers."""
 

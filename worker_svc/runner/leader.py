@@ -4,7 +4,7 @@ Before the leader computes its own part, it sends the members an order to comput
 The model runner knows nothing of ranks.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.lora import ModelLoras
 from tetrad.worker_svc.core.media import ModelMedia
 from tetrad.worker_svc.core.plan import Floats, GivenRows, Ints, Runner, SchedulerOutput
+from tetrad.worker_svc.core.sampler_options import DEFAULT_SAMPLER, SamplerOptions
 from tetrad.worker_svc.core.step_inputs import StepInputs
 from tetrad.worker_svc.kv_cache.cache import KvCache
 from tetrad.worker_svc.models.draft_head import StageTaps
@@ -164,7 +165,7 @@ def leading_runner(
     layout: KvLayout,
     loras: LedLoras | None = None,
     settle_drafts: Callable[[Ints], None] | None = None,
-    processors: Sequence[tuple[str, type]] = (),
+    sampling: SamplerOptions = DEFAULT_SAMPLER,
     media: ModelMedia | None = None,
     num_readers: int = 1,
 ) -> Runner:
@@ -177,7 +178,7 @@ def leading_runner(
         layout: see ModelRunner.
         loras: the leader's part of the adapters; None: the model does not support adapters.
         settle_drafts: settles the drafts in the leader's part; None: the model has no states.
-        processors, media: see ModelRunner.
+        sampling, media: see ModelRunner.
         num_readers: see LedModel.
     """
 
@@ -188,7 +189,7 @@ def leading_runner(
 
     led = LedModel(model, ranks, taps, loras, num_readers)
     settle = None if settle_drafts is None else LedStates(settle_drafts, led.attention, ranks).settle_drafts
-    options: dict[str, Any] = {"loras": loras, "settle_drafts": settle, "processors": processors, "media": media}
+    options: dict[str, Any] = {"loras": loras, "settle_drafts": settle, "sampling": sampling, "media": media}
     if ranks.stage.size > 1:
         return StagedRunner(led, layout, ranks, taps, make_cache=make_cache, **options)
     return ModelRunner(led, layout, make_cache=make_cache, **options)

@@ -21,6 +21,7 @@ from tetrad.worker_svc.core.lora import ModelLoras
 from tetrad.worker_svc.core.media import ModelMedia
 from tetrad.worker_svc.core.plan import ExecutedStep, GrammarRows, Ints, ModelRunnerOutput, SchedulerOutput, finished
 from tetrad.worker_svc.core.request_table import RequestTable
+from tetrad.worker_svc.core.sampler_options import DEFAULT_SAMPLER, SamplerOptions
 from tetrad.worker_svc.core.step_inputs import StepInputs, build_step_inputs
 from tetrad.worker_svc.core.verification import verify
 from tetrad.worker_svc.kv_cache.block_contents import HostBlockContents
@@ -33,6 +34,7 @@ from tetrad.worker_svc.runner.loras import NoLoras, SlotLoras
 from tetrad.worker_svc.runner.pooling_rows import NoPooling, PoolingRows
 from tetrad.worker_svc.runner.prompt_embeds import SlotEmbeds
 from tetrad.worker_svc.runner.prompt_logprobs import AskedPrompts, collect, prompt_failures
+from tetrad.worker_svc.runner.prompt_scores import AskedScores, check_scores, collect_scores, score_failures
 from tetrad.worker_svc.runner.step_result import step_result
 from tetrad.worker_svc.runner.warm_up import dummy_plans
 from tetrad.worker_svc.sampler.custom_classes import make_processors
@@ -68,7 +70,7 @@ class ModelRunner(Generic[M]):
         pooling: creates the pooling part for an input batch; None: the model only generates.
         make_cache: creates the KV cache.
         loras: the model's adapters; None: the model does not support adapters.
-        processors: names and classes of the custom logits processors.
+        sampling: settings of the sampler.
         media: the tower's modality, and the cache with the embeddings of images; None: the model takes only text.
         settle_drafts: called after the verification of a step's drafts, with the number of known tokens of each slot; None: the
             model has no states.
@@ -82,7 +84,7 @@ class ModelRunner(Generic[M]):
         make_cache: Callable[..., KvCache] = KvCache,
         loras: ModelLoras | None = None,
         settle_drafts: Callable[[Ints], None] | None = None,
-        processors: Sequence[tuple[str, type]] = (),
+        sampling: SamplerOptions = DEFAULT_SAMPLER,
         media: ModelMedia | None = None,
     ) -> None:
         if layout.max_model_len > model.config.max_position_embeddings:
@@ -104,20 +106,36 @@ class ModelRunner(Generic[M]):
         )
         vocab_size = model.config.vocab_size
         made = make_processors(
-            processors,
+            sampling.processors,
             torch.device("cpu"),
             vocab_size=vocab_size,
             max_model_len=layout.max_model_len,
             max_num_seqs=layout.max_num_seqs,
         )
-        self.sampler = Sampler(self._batch, vocab_size, made)
-        self._asked_prompts = AskedPrompts()
+        self.sampler = Sampler(self._batch, vocab_size, made, sampling.logprobs_mode)
+        self._has_logits = sampling.logprobs_mode.has_logits
+        self._asked_prompts, self._asked_scores = AskedPrompts(), AskedScores()
         self._pooling: PoolingRows = NoPooling() if pooling is None else pooling(self._batch)
         self._loras = NoLoras() if loras is None else SlotLoras(loras, layout.max_num_seqs)
         self._embeds = SlotEmbeds(model.embedding_size)
         self._media = step_media(media)
-        listeners = (self.sampler, self._asked_prompts, self._pooling, self._loras, self._embeds, self._media)
-        checks = (self._pooling.check, self._loras.check, self._embeds.check, self._media.check, self.sampler.check)
+        listeners = (
+            self.sampler,
+            self._asked_prompts,
+            self._asked_scores,
+            self._pooling,
+            self._loras,
+            self._embeds,
+            self._media,
+        )
+        checks = (
+            self._pooling.check,
+            self._loras.check,
+            self._embeds.check,
+            self._media.check,
+            self.sampler.check,
+            check_scores,
+        )
         self._requests = RequestTable(
             self._batch,
             vocab_size,
@@ -171,11 +189,14 @@ class ModelRunner(Generic[M]):
     def _complete(self, begun: BegunStep, hidden: torch.Tensor) -> ModelRunnerOutput:
         """Compute the result of a step from the hidden states [T, hidden] after the last layer."""
         plan, inputs = begun.plan, begun.inputs
-        prompt_logprobs = collect(self._asked_prompts.chunks(inputs, self._batch), hidden, self._prompt_logits)
+        chunks = self._asked_prompts.chunks(inputs, self._batch)
+        prompt_logprobs = collect(chunks, hidden, self._prompt_logits, has_logits=self._has_logits)
+        scored = self._asked_scores.chunks(inputs, self._batch)
+        prompt_scores = collect_scores(scored, hidden, self._prompt_logits, has_logits=self._has_logits)
         pooled, pooling_failures = self._pooling.collect(inputs, hidden)
         slots, sampled = self._sample(plan, inputs, hidden)
         handles = self._batch.handles[slots].astype(np.uint32)
-        failures = dict([*prompt_failures(prompt_logprobs), *pooling_failures])
+        failures = dict([*prompt_failures(prompt_logprobs), *score_failures(prompt_scores), *pooling_failures])
         failures.update((int(handles[row]), error) for row, error in sampled.failures)
         for handle in failures:
             self._requests.set_aside(handle)
@@ -187,6 +208,7 @@ class ModelRunner(Generic[M]):
             sampled,
             failures=[*begun.failures, *failures.items()],
             prompt_logprobs=prompt_logprobs,
+            prompt_scores=prompt_scores,
             pooled=pooled,
             compute_seconds=(ended := time.perf_counter()) - begun.started,
             draft_seconds=ended - sampled_at if plan.num_spec_tokens else 0.0,

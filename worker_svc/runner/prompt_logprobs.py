@@ -17,7 +17,7 @@ from tetrad.worker_svc.core.plan import Ints, LogprobRows, NewRequest, PromptLog
 from tetrad.worker_svc.core.step_inputs import StepRows
 from tetrad.worker_svc.sampler.logprobs import gather_logprobs
 
-_ROWS_AT_ONCE = 256
+ROWS_AT_ONCE = 256
 """Number of positions whose logits are computed at once. For a whole prompt, logits would take 200 MB per 1,000 tokens, with a
 vocabulary of 49,152."""
 
@@ -39,8 +39,8 @@ class PromptChunk:
 
     def pieces(self) -> Iterator[tuple[slice, Ints]]:
         """Yield slices of the step's tokens, each small enough to compute logits at once, with the followers."""
-        for start in range(0, len(self.followers), _ROWS_AT_ONCE):
-            followers = self.followers[start : start + _ROWS_AT_ONCE]
+        for start in range(0, len(self.followers), ROWS_AT_ONCE):
+            followers = self.followers[start : start + ROWS_AT_ONCE]
             yield slice(self.first + start, self.first + start + len(followers)), followers
 
     def finish(self) -> PromptLogprobs | None:
@@ -91,13 +91,19 @@ class AskedPrompts:
         )
 
 
-def collect(chunks: list[PromptChunk], hidden: torch.Tensor, logits_of: LogitsOf) -> list[PromptLogprobs]:
-    """Compute the chunks' log-probabilities from a step's hidden states [T, hidden], on the host; return complete prompts."""
+def collect(
+    chunks: list[PromptChunk], hidden: torch.Tensor, logits_of: LogitsOf, *, has_logits: bool = False
+) -> list[PromptLogprobs]:
+    """Compute the chunks' log-probabilities from a step's hidden states [T, hidden], on the host; return complete prompts.
+
+    `has_logits`: logits take the place of log-probabilities, see LogprobsMode.
+    """
     found = []
     for chunk in chunks:
         for piece, followers in chunk.pieces():
-            logprobs = logits_of(hidden[piece], chunk.slot).log_softmax(1)
-            chunk.gathered.append(gather_logprobs(logprobs, followers, chunk.num_top))
+            logits = logits_of(hidden[piece], chunk.slot)
+            scores = logits if has_logits else logits.log_softmax(1)
+            chunk.gathered.append(gather_logprobs(scores, followers, chunk.num_top))
         found.append(chunk.finish())
     return [each for each in found if each is not None]
 
@@ -105,11 +111,11 @@ def collect(chunks: list[PromptChunk], hidden: torch.Tensor, logits_of: LogitsOf
 def prompt_failures(found: Iterable[PromptLogprobs]) -> list[tuple[int, TetradError]]:
     """Return the requests whose prompt logprobs are not numbers, and their errors.
 
-    One NaN or infinite logit makes all log-probabilities of its position NaN.
+    One NaN or infinite logit makes all log-probabilities of its position NaN. Of logits, only the tokens' own are looked at.
     """
     failures: list[tuple[int, TetradError]] = []
     for each in found:
-        broken = np.flatnonzero(np.isnan(each.rows.logprobs[:, 0]))
+        broken = np.flatnonzero(~(each.rows.logprobs[:, 0] < np.inf))
         if len(broken):
             failures.append((each.handle, _not_a_number(each.start + int(broken[0]))))
     return failures

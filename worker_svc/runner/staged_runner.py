@@ -91,6 +91,7 @@ class StagedRunner(ModelRunner[M]):
         num_tokens, hidden_size = self._forward(begun.inputs).shape
         deciding = begun.handles[begun.inputs.sampling_rows]
         asked = [chunk.handle for chunk in self._asked_prompts.chunks(begun.inputs, self._batch)]
+        asked += [chunk.handle for chunk in self._asked_scores.chunks(begun.inputs, self._batch)]
         step = StepUnderWay(
             begun,
             handles=begun.handles.tolist(),

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tetrad.services.errors import TetradError
-from tetrad.worker_svc.core.plan import DraftTokens, ModelRunnerOutput, Pooled, PromptLogprobs, SampledLogprobs
+from tetrad.worker_svc.core.plan import DraftTokens, ModelRunnerOutput, Pooled, PromptLogprobs, PromptScores, SampledLogprobs
 from tetrad.worker_svc.sampler.sampler import Sampled
 
 
@@ -20,6 +20,7 @@ def step_result(
     *,
     failures: Sequence[tuple[int, TetradError]],
     prompt_logprobs: Sequence[PromptLogprobs],
+    prompt_scores: Sequence[PromptScores] = (),
     pooled: Sequence[Pooled] = (),
     compute_seconds: float,
     draft_seconds: float = 0.0,
@@ -35,7 +36,8 @@ def step_result(
         handles: [R], handles of the rows that sampled; with drafts, a request can have several rows.
         sampled: the sampled token of each row.
         failures: errors of all failed requests, also of those in these rows.
-        prompt_logprobs, pooled, compute_seconds, draft_seconds, input_seconds, has_drafts, proposals: see ModelRunnerOutput.
+        prompt_logprobs, prompt_scores, pooled, compute_seconds, draft_seconds: see ModelRunnerOutput.
+        input_seconds, has_drafts, proposals: likewise.
         skipped: rows of requests that have failed in an earlier step.
     """
     logprobs = [SampledLogprobs(handles[asked], found) for asked, found in sampled.logprobs]
@@ -45,12 +47,14 @@ def step_result(
         handles, token_ids = handles[stays], token_ids[stays]
         logprobs = [rest for group in logprobs if len((rest := group.without(left_out)).handles)]
         prompt_logprobs = [each for each in prompt_logprobs if each.handle not in left_out]
+        prompt_scores = [each for each in prompt_scores if each.handle not in left_out]
     return ModelRunnerOutput(
         step_id=step_id,
         handles=handles,
         token_ids=token_ids,
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
+        prompt_scores=prompt_scores,
         pooled=pooled,
         failures=failures,
         compute_seconds=compute_seconds,

@@ -1,4 +1,4 @@
-"""Logprobs: gathers the requested log-probabilities from the raw distribution.
+"""Logprobs: gathers the requested log-probabilities from a step's scores.
 
 Rows with the same number of candidates are gathered together, so that a request for the whole vocabulary does not slow down the
 others.
@@ -56,7 +56,6 @@ class SampleLogprobs:
 
     def __init__(self) -> None:
         self._asked: PerSlot[SamplingSpec, AskedRows] = PerSlot(asked_logprobs, by_width)
-        self._buffer = torch.empty(0)
 
     def add(self, slot: int, request: NewRequest) -> None:
         """Store the request if it has logprobs."""
@@ -74,23 +73,15 @@ class SampleLogprobs:
         """Return the rows of a step with logprobs; None if no row has them."""
         return self._asked.of(slots)
 
-    def raw(self, logits: torch.Tensor, asked: AskedRows) -> torch.Tensor:
-        """Return the log-probabilities [rows with logprobs, V] of logits [R, V]; valid until the next call."""
-        chosen = logits if len(asked.rows) == len(logits) else logits[torch.from_numpy(asked.rows)]
-        if self._buffer.numel() < chosen.numel():
-            # The buffer is kept between steps, because allocating new memory costs more than writing it.
-            self._buffer = torch.empty(chosen.numel())
-        return torch.log_softmax(chosen, 1, out=self._buffer[: chosen.numel()].view(chosen.shape))
-
-    def gather(self, raw: torch.Tensor, tokens: Ints, asked: AskedRows) -> list[tuple[Ints, LogprobRows]]:
+    def gather(self, scores: torch.Tensor, tokens: Ints, asked: AskedRows) -> list[tuple[Ints, LogprobRows]]:
         """Return (rows, their log-probabilities) for each number of candidates.
 
         Args:
-            raw: the result of `raw`.
+            scores: [rows with logprobs, V], see scores.py.
             tokens: [R], the sampled tokens.
             asked: the result of `asked`.
         """
-        return [(group.rows, _gather(raw, tokens[group.rows], group)) for group in asked.groups]
+        return [(group.rows, _gather(scores, tokens[group.rows], group)) for group in asked.groups]
 
 
 def gather_logprobs(logprobs: torch.Tensor, actual: Ints, num_top: int) -> LogprobRows:
@@ -118,8 +109,8 @@ def _top(logprobs: torch.Tensor, num_top: int) -> tuple[Ints, Floats]:
     return top.indices.numpy(), top.values.numpy()
 
 
-def _gather(raw: torch.Tensor, actual: Ints, group: AskedLogprobs) -> LogprobRows:
-    chosen_rows = raw if len(group.places) == len(raw) else raw[torch.from_numpy(group.places)]
+def _gather(scores: torch.Tensor, actual: Ints, group: AskedLogprobs) -> LogprobRows:
+    chosen_rows = scores if len(group.places) == len(scores) else scores[torch.from_numpy(group.places)]
     if group.ids is None:
         return gather_logprobs(chosen_rows, actual, group.num_top)
     values, every = chosen_rows.numpy(), np.arange(len(actual))

@@ -1,9 +1,9 @@
 """Sampler: one vectorised pass over all rows that sample in a step.
 
-Order: raw logprobs, allowed ids, grammar, bad words, logit bias, min_tokens, custom processors, penalties, thinking budget,
-temperature, min_p, top_k, top_p, draw, gather. Owned by the model runner, on the compute thread. Parameters live in arrays by
-slot; a step without logprobs or processors in which every row is greedy needs only the argmax of the logits. A row without an
-allowed token fails alone.
+Order: raw scores, allowed ids, grammar, bad words, logit bias, min_tokens, custom processors, penalties, thinking budget,
+processed scores, temperature, min_p, top_k, top_p, draw, gather. Owned by the model runner, on the compute thread. Parameters
+live in arrays by slot; a step without logprobs or processors in which every row is greedy needs only the argmax of the logits.
+A row without an allowed token fails alone.
 """
 
 from collections.abc import Sequence
@@ -16,6 +16,7 @@ import torch
 from tetrad.services.errors import TetradError
 from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.plan import Floats, GrammarRows, Ints, LogprobRows, NewRequest, join_rows
+from tetrad.worker_svc.core.sampler_options import LogprobsMode
 from tetrad.worker_svc.layers.argmax import argmax
 from tetrad.worker_svc.sampler.allowed_ids import AllowedIds
 from tetrad.worker_svc.sampler.bad_words import BadWords
@@ -29,6 +30,7 @@ from tetrad.worker_svc.sampler.logprobs import SampleLogprobs
 from tetrad.worker_svc.sampler.min_tokens import MinTokens
 from tetrad.worker_svc.sampler.penalties import Penalties
 from tetrad.worker_svc.sampler.processors import LogitsProcessor
+from tetrad.worker_svc.sampler.scores import DrawnRows, make_scores
 from tetrad.worker_svc.sampler.thinking_budget import ThinkingBudget
 from tetrad.worker_svc.sampler.truncation import TruncationRows, truncate
 
@@ -87,15 +89,22 @@ class Sampler:
         batch: holds the requests' tokens.
         vocab_size: number of columns of the logits.
         processors: the custom logits processors.
+        logprobs_mode: the values that requests get as log-probabilities.
     """
 
-    def __init__(self, batch: InputBatch, vocab_size: int, processors: Sequence[NamedProcessor] = ()) -> None:
+    def __init__(
+        self,
+        batch: InputBatch,
+        vocab_size: int,
+        processors: Sequence[NamedProcessor] = (),
+        logprobs_mode: LogprobsMode = LogprobsMode.RAW_LOGPROBS,
+    ) -> None:
         self._batch = batch
         self._before_grammar: tuple[LogitsProcessor, ...] = (AllowedIds(),)
         self._after_grammar: tuple[LogitsProcessor, ...] = (BadWords(), LogitBias(), MinTokens())
         self._custom = CustomProcessors(processors)
         self._after_custom: tuple[LogitsProcessor, ...] = (Penalties(vocab_size), ThinkingBudget())
-        self._logprobs = SampleLogprobs()
+        self._logprobs, self._scores = SampleLogprobs(), make_scores(logprobs_mode)
         self._listeners = (
             *self._before_grammar,
             *self._after_grammar,
@@ -140,7 +149,8 @@ class Sampler:
     def sample(self, logits: torch.Tensor, slots: Ints, grammar: GrammarRows | None) -> Sampled:
         """Sample a token for each row of logits [R, V], which are overwritten; row r belongs to the request in slots[r]."""
         asked = self._logprobs.asked(slots)
-        raw = None if asked is None else self._logprobs.raw(logits, asked)
+        if asked is not None:
+            self._scores.see_raw(logits, asked.rows)
         for processor in self._before_grammar:
             processor.apply(logits, slots, self._batch)
         apply_grammar(logits, self._batch.handles[slots], grammar)
@@ -149,8 +159,10 @@ class Sampler:
         errors = self._custom.apply(logits, slots, self._batch)
         for processor in self._after_custom:
             processor.apply(logits, slots, self._batch)
-        tokens, largest = self._choose(logits, slots)
-        gathered = () if asked is None or raw is None else self._logprobs.gather(raw, tokens, asked)
+        if asked is not None:
+            self._scores.see_processed(logits, asked.rows)
+        tokens, largest, drawn = self._choose(logits, slots)
+        gathered = () if asked is None else self._logprobs.gather(self._scores.values(drawn), tokens, asked)
         return Sampled(tokens, gathered, with_errors(failures(largest), errors))
 
     def draws(self, slots: Ints) -> bool:
@@ -159,22 +171,25 @@ class Sampler:
 
     def guess(self, logits: torch.Tensor, slots: Ints) -> Ints:
         """Choose tokens from a draft model's logits [R, V] with temperature, truncation and noise, without processors."""
-        tokens, _ = self._choose(logits, slots)
+        tokens, _, _ = self._choose(logits, slots)
         return tokens
 
-    def _choose(self, logits: torch.Tensor, slots: Ints) -> tuple[Ints, Floats]:
-        """Return the rows' tokens and largest logits."""
+    def _choose(self, logits: torch.Tensor, slots: Ints) -> tuple[Ints, Floats, DrawnRows | None]:
+        """Return the rows' tokens and largest logits, and the rows that were drawn at random."""
         drawn_rows = np.flatnonzero(~self._is_greedy[slots])
         if len(drawn_rows) == len(slots):
-            return self._draw(logits, slots)
+            return self._draw(logits, slots, drawn_rows)
         tokens, largest = argmax(logits)
+        drawn = None
         if len(drawn_rows):
-            tokens[drawn_rows], _ = self._draw(logits[torch.from_numpy(drawn_rows)], slots[drawn_rows])
-        return tokens, largest
+            tokens[drawn_rows], _, drawn = self._draw(logits[torch.from_numpy(drawn_rows)], slots[drawn_rows], drawn_rows)
+        return tokens, largest, drawn
 
-    def _draw(self, logits: torch.Tensor, slots: Ints) -> tuple[Ints, Floats]:
-        largest = logits.amax(1)
-        weights = weigh_(logits, largest, torch.from_numpy(self._temperature[slots]))
+    def _draw(self, logits: torch.Tensor, slots: Ints, rows: Ints) -> tuple[Ints, Floats, DrawnRows]:
+        """Draw a token for each row of logits [D, V], which are overwritten; `rows` [D]: their indices in the step's rows."""
+        largest, temperature = logits.amax(1), torch.from_numpy(self._temperature[slots])
+        weights = weigh_(logits, largest, temperature)
         sums = block_sums(weights)
         thresholds = truncate(weights, sums, self._truncation.select(slots))
-        return draw(weights, sums, thresholds, self._seeds[slots], self._batch.num_tokens[slots]), largest.numpy()
+        tokens = draw(weights, sums, thresholds, self._seeds[slots], self._batch.num_tokens[slots])
+        return tokens, largest.numpy(), DrawnRows(rows, weights, thresholds, temperature)

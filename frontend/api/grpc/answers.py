@@ -36,7 +36,7 @@ class Answers:
         # Number of tokens of each choice so far, for its usage.
         self._num_tokens: dict[int, int] = {}
         self._num_reasoning: dict[int, int] = {}
-        self._has_shown_prompt = False
+        self._has_shown_prompt = self._has_shown_scores = False
 
     def completion(self, output: RequestOutput, new: CompletionOutput) -> inference_pb2.GenerateResponse:
         """Return the message with the new part of one of a request's outputs."""
@@ -73,6 +73,10 @@ class Answers:
             self._has_shown_prompt = True
             prompt = zip(output.prompt_token_ids, output.prompt_logprobs, strict=True)
             message.prompt_logprobs.extend(_token_logprobs(token_id, known) for token_id, known in prompt if known is not None)
+        if (scores := output.prompt_token_id_logprobs) is not None and not self._has_shown_scores:
+            self._has_shown_scores = True
+            rows, width = scores.shape
+            message.prompt_scores.CopyFrom(types_pb2.PromptScores(scores=scores.tobytes(), num_rows=rows, width=width))
         self._num_tokens[new.index] = self._num_tokens.get(new.index, 0) + len(new.token_ids)
         message.index = new.index
         message.token_ids.extend(new.token_ids)

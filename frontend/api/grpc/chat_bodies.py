@@ -10,16 +10,14 @@ from pydantic import TypeAdapter, ValidationError
 from tetrad.frontend.api.grpc.media_parts import part_of, source_of
 from tetrad.frontend.api.http.chat.bodies import ChatCompletionRequest
 from tetrad.frontend.api.http.schemas.errors import from_validation
-from tetrad.frontend.media.items import IMAGE
-from tetrad.services.errors import InvalidRequest, UnsupportedArgument
-from tetrad.services.rpc.unread_fields import UnreadFields
+from tetrad.frontend.media.items import MODALITIES
+from tetrad.services.errors import InvalidRequest
 from tetrad.v1 import inference_pb2
 
 # The parser of HTTP bodies, with the same limits.
 _JSON: TypeAdapter[Any] = TypeAdapter(Any)
 _FUNCTION = "function"
 _OWNER = "This server"
-UNREAD_OF_PART = UnreadFields(inference_pb2.ContentPart, ("audio", "video"), owner=_OWNER, error=UnsupportedArgument)
 _MODES = {
     inference_pb2.TOOL_CHOICE_MODE_UNSPECIFIED: "auto",
     inference_pb2.TOOL_CHOICE_MODE_NONE: "none",
@@ -40,6 +38,7 @@ def chat_body_of(request: inference_pb2.ChatRequest) -> ChatCompletionRequest:
         "tool_choice": _choice(request.tool_choice) if request.HasField("tool_choice") else None,
         "documents": json_of("documents_json", request.documents_json),
         "mm_processor_kwargs": json_of("mm_processor_kwargs_json", request.mm_processor_kwargs_json),
+        "media_io_kwargs": json_of("media_io_kwargs_json", request.media_io_kwargs_json),
         "chat_template_kwargs": json_of("chat_template_kwargs_json", request.chat_template_kwargs_json),
         "reasoning_effort": request.reasoning_effort or None,
         "continue_final_message": request.continue_final_message,
@@ -68,10 +67,9 @@ def _message(where: str, message: inference_pb2.ChatMessage) -> dict[str, Any]:
 
 
 def _part(where: str, part: inference_pb2.ContentPart) -> dict[str, Any]:
-    UNREAD_OF_PART.refuse(part)
     kind = part.WhichOneof("part")
-    if kind == IMAGE:
-        return part_of(source_of(where, part.image, IMAGE))
+    if kind in MODALITIES:
+        return part_of(source_of(where, getattr(part, kind), kind))
     return {} if kind is None else {"type": kind, kind: getattr(part, kind)}
 
 

@@ -4,9 +4,11 @@ fields stay absent.
 
 from typing import Any
 
+from tetrad.frontend.request.prompt_scores import NO_ID
 from tetrad.frontend.request.sampling_params import RepetitionDetection
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 from tetrad.services.errors import InvalidRequest, UnsupportedArgument
+from tetrad.services.rpc.columns import unpack_u32
 from tetrad.services.rpc.struct_values import decode_struct
 from tetrad.services.rpc.unread_fields import UnreadFields
 from tetrad.v1 import inference_pb2, types_pb2
@@ -31,6 +33,7 @@ _LISTS = ("stop_token_ids", "allowed_token_ids", "logprob_token_ids")
 _TEXT_SCALARS = ("skip_special_tokens", "spaces_between_special_tokens", "detokenize", "stream_interval")
 _SIDES = ("left", "right")
 _OWNER = "This server"
+_NO_ID = 0xFFFFFFFF
 UNREAD_OF_PARAMS = UnreadFields(
     types_pb2.SamplingParams,
     ("thinking_start_token_ids", "thinking_end_token_ids"),
@@ -90,9 +93,21 @@ def params_fields_of(message: types_pb2.SamplingParams) -> dict[str, Any]:
         fields["repetition_detection"] = RepetitionDetection(found.max_pattern_size, found.min_pattern_size, found.min_count)
     if message.HasField("structured_outputs"):
         fields["structured_outputs"] = _structured_of(message.structured_outputs)
+    if message.HasField("prompt_score_ids"):
+        fields["prompt_logprob_token_ids"], fields["prompt_logprob_start"] = _scored_of(message.prompt_score_ids)
     if message.HasField("extra_args"):
         fields["extra_args"] = decode_struct(message.extra_args)
     return fields
+
+
+def _scored_of(message: types_pb2.PromptScoreIds) -> tuple[list[list[int]] | list[int], int]:
+    """Return the ids of all rows, or of each row, and their start."""
+    ids, width = [NO_ID if each == _NO_ID else each for each in unpack_u32(message.token_ids)], message.width
+    if not width or not ids or len(ids) % width:
+        text = f"sampling_params.prompt_score_ids has {len(ids)} ids, which are no rows of {width}."
+        raise InvalidRequest(text, field="prompt_score_ids")
+    rows = [ids[at : at + width] for at in range(0, len(ids), width)]
+    return (rows if len(rows) > 1 else ids), message.start
 
 
 def _text_of(options: inference_pb2.TextOptions) -> dict[str, Any]:

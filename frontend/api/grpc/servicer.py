@@ -23,7 +23,6 @@ from tetrad.frontend.api.http.sse.rendering import drop_logprobs, rendered
 from tetrad.frontend.chat.turns import start_turn
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.model_directory import ModelDirectory
-from tetrad.frontend.media.items import IMAGE
 from tetrad.frontend.request.kv_transfer import KvTransfer
 from tetrad.frontend.request.logprobs import num_candidates
 from tetrad.frontend.request.prompts import PromptType, TextPrompt, TokensPrompt
@@ -236,9 +235,12 @@ def _transfer_of(request: inference_pb2.GenerateRequest | inference_pb2.ChatRequ
 def _prompt_of(request: inference_pb2.GenerateRequest) -> PromptType:
     media = [source_of(f"media[{place}]", part) for place, part in enumerate(request.media)]
     kwargs = json_of("mm_processor_kwargs_json", request.mm_processor_kwargs_json)
+    io_kwargs = json_of("media_io_kwargs_json", request.media_io_kwargs_json)
     prompt: TextPrompt | TokensPrompt = TextPrompt(prompt=request.text)
     if request.WhichOneof("prompt") == "token_ids":
         prompt = TokensPrompt(prompt_token_ids=list(request.token_ids.ids))
-    if media or kwargs:
-        prompt["multi_modal_data"], prompt["mm_processor_kwargs"] = {IMAGE: media}, kwargs
+    if media or kwargs or io_kwargs:
+        modalities = dict.fromkeys(each.modality for each in media)
+        prompt["multi_modal_data"] = {name: [each for each in media if each.modality == name] for name in modalities}
+        prompt["mm_processor_kwargs"], prompt["media_io_kwargs"] = kwargs, io_kwargs
     return prompt

@@ -8,6 +8,7 @@ from tetrad.engine_core_svc.core.plan import (
     EngineCoreOutput,
     FinishReason,
     PrefillStats,
+    PromptScores,
 )
 from tetrad.engine_core_svc.core.pooling import PoolingFacts
 from tetrad.engine_core_svc.core.request import Request
@@ -75,6 +76,7 @@ def test_an_output_with_more_than_tokens_is_written_whole():
         stop_reason="end",
         logprobs=rows,
         prompt_logprobs=prompt_rows,
+        prompt_scores=PromptScores(bytes(8), 1, 2),
         prefill_stats=PrefillStats(num_prompt_tokens=10, num_cached_tokens=4),
         error=error,
     )
@@ -90,6 +92,7 @@ def test_an_output_with_more_than_tokens_is_written_whole():
         stop_reason=types_pb2.StopReason(text="end"),
         new_logprobs=message,
         new_prompt_logprobs=prompt_message,
+        prompt_scores=types_pb2.PromptScores(scores=bytes(8), num_rows=1, width=2),
         status=to_status(error),
         prefill_stats=engine_core_pb2.PrefillStats(
             num_prompt_tokens=10, num_cached_tokens=4, num_local_cached_tokens=4, num_computed_tokens=6
@@ -178,7 +181,8 @@ def test_the_facts_of_an_engine_core_are_written_whole():
             is_causal=True, num_labels=2, needs_all_tokens=True, generates=True, chunked_processing=True,
             max_embed_len=9,
         ),
-        logits_processors=["m:A", "m:B"], num_speculative_tokens=3, encoder_cache_size=64, max_media_bytes=1 << 20,
+        logits_processors=["m:A", "m:B"], logprobs_mode="raw_logprobs",
+            num_speculative_tokens=3, encoder_cache_size=64, max_media_bytes=1 << 20,
         modalities=[
             types_pb2.ModalityInfo(modality="image", max_items=3, max_embeds_per_item=20, is_whole=True),
             types_pb2.ModalityInfo(modality="audio", max_embeds_per_item=9),

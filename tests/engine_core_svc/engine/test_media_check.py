@@ -2,9 +2,10 @@
 
 import pytest
 
+from tests.engine_core_svc.media.attended import clip
 from tests.engine_core_svc.media.encoder_model import image
 from tetrad.engine_core_svc.core.media import EncoderInput, MediaSpan, Modality
-from tetrad.engine_core_svc.engine.media_check import NO_MEDIA, MediaCheck
+from tetrad.engine_core_svc.engine.media_check import NO_MEDIA, AttendedMediaCheck, MediaCheck
 from tetrad.services.errors import InvalidRequest
 
 
@@ -91,3 +92,29 @@ def test_an_item_fits_a_message_to_the_worker(media_check):
     message = refusal(media_check, image("a", 0, 3), inputs={"a": EncoderInput(937)})
 
     assert message == "A media item takes a message of 1001 bytes; the limit is 1000 (max_message_bytes)."
+
+
+THAT = "that of a model with an encoder and a decoder"
+ONE = "m has an encoder and a decoder: a prompt needs exactly 1 audio, and this one has "
+
+
+@pytest.mark.parametrize(
+    ("spans", "message"),
+    [
+        ([], f"{ONE}0."),
+        ([clip("a"), clip("b")], f"{ONE}2."),
+        ([image("a", 0, 10)], "Media item 0 is of modality 'image'; m takes audio."),
+        ([clip("")], "Media item 0 has no identifier."),
+        ([clip("a", num_embeds=9)], "Media item 0 has 9 embeddings; each audio of this model has 10."),
+        (
+            [clip("a", offset=1, length=10)],
+            f"Media item 0 has 10 tokens at position 1; {THAT} has none, and no is_embed and grid.",
+        ),
+    ],
+)
+def test_a_model_with_an_encoder_and_a_decoder_takes_one_item_without_tokens(spans, message):
+    attended = AttendedMediaCheck("m", [Modality("audio", 0, 10)], cache_size=10, max_message_bytes=1000, max_step_tokens=8)
+
+    attended.check([clip("a")], {}, 5)
+
+    assert refusal(attended, *spans) == message

@@ -1,20 +1,25 @@
 """Sampling parameters that no frontend sends: refused alone, before anything is scheduled."""
 
 import math
+from contextlib import nullcontext
 
 import pytest
 
 from tetrad.engine_core_svc.core.request import LogprobWidths
-from tetrad.engine_core_svc.engine.sampling_wire import MAX_BAD_WORDS, check_sampling, logprob_widths
+from tetrad.engine_core_svc.engine.sampling_wire import MAX_BAD_WORDS, check_sampling, check_score_rows, logprob_widths
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.rpc.columns import pack_u32
-from tetrad.v1.types_pb2 import SamplingParams, TokenIds
+from tetrad.v1.types_pb2 import PromptScoreIds, SamplingParams, TokenIds
 
 VOCAB_SIZE = 1000
 
 
 def words(*rows):
     return [TokenIds(ids=pack_u32(row)) for row in rows]
+
+
+def scored(ids, width, start=0):
+    return PromptScoreIds(token_ids=pack_u32(ids), width=width, start=start)
 
 
 OUT_OF_RANGE = [
@@ -34,6 +39,7 @@ OUT_OF_RANGE = [
     {"logprobs": -2},
     {"prompt_logprobs": VOCAB_SIZE + 1},
     {"min_tokens": 5, "max_tokens": 4},
+    {"prompt_score_ids": scored([1, VOCAB_SIZE], 2)},
     {"logit_bias": {VOCAB_SIZE: 1.0}},
     {"logit_bias": {1: math.nan}},
     {"logit_bias": {1: 1e9}},
@@ -51,6 +57,7 @@ LIMITS = [
     {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "min_p": 1.0, "presence_penalty": -2.0, "frequency_penalty": 2.0},
     {"repetition_penalty": 0.01, "logprobs": -1, "prompt_logprobs": VOCAB_SIZE, "min_tokens": 4, "max_tokens": 4},
     {"logit_bias": {VOCAB_SIZE - 1: -100.0, 0: 100.0}, "stop_token_ids": [VOCAB_SIZE - 1], "min_tokens": 9},
+    {"prompt_score_ids": scored([VOCAB_SIZE - 1, 2**32 - 1], 1)},
     {"bad_words_token_ids": words([0], [VOCAB_SIZE - 1, 1]), "thinking_start_token_ids": [5]},
 ]
 
@@ -110,10 +117,43 @@ def test_allowed_ids_that_leave_a_first_token_are_taken(params):
         ({"logprobs": -1, "prompt_logprobs": -1}, (1 + VOCAB_SIZE, 1 + VOCAB_SIZE)),
         ({"logprobs": 2, "logprob_token_ids": [4, 5]}, (3, 0)),
         ({"logprob_token_ids": [4, 5, 6]}, (4, 0)),
+        ({"prompt_score_ids": scored([4, 5, 6], 3, 7)}, (0, 0, 3, 7)),
     ],
 )
 def test_widths_of_logprobs_count_the_token_itself(params, widths):
     assert logprob_widths(SamplingParams(**params), VOCAB_SIZE) == LogprobWidths(*widths)
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        (scored([1, 2], 0), "prompt_score_ids.width"),
+        (scored([1, 2, 3], 2), "prompt_score_ids"),
+        (scored([], 2), "prompt_score_ids"),
+    ],
+)
+def test_score_ids_that_are_no_rows_are_refused(message, field):
+    with pytest.raises(InvalidRequest) as caught:
+        check_sampling(SamplingParams(prompt_score_ids=message), eos_token_id=0, vocab_size=VOCAB_SIZE)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        (scored([1, 2], 2, 3), None),
+        (scored([1] * 8, 2, 5), None),
+        (scored([1] * 6, 2, 5), "prompt_score_ids"),
+        (scored([1], 1, 9), "prompt_score_ids.start"),
+    ],
+)
+def test_score_ids_fit_their_prompt(message, field):
+    params = SamplingParams(prompt_score_ids=message)
+
+    with nullcontext() if field is None else pytest.raises(InvalidRequest) as caught:
+        check_score_rows(params, num_prompt_tokens=10)
+
+    assert field is None or caught.value.field == field
 
 
 async def test_a_hostile_request_is_refused_alone_and_costs_no_worker(stack):

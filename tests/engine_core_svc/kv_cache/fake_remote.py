@@ -37,5 +37,5 @@ class RemoteStore(KVConnector):
         )
         return True
 
-    def cleared(self):
+    def worker_lost(self):
         self._new, self.under_way, self.kept = [], {}, {}

@@ -152,6 +152,32 @@ def test_the_prefix_cache_is_not_reset_while_another_engine_core_reads_blocks(ma
     assert bench.num_free == 11
 
 
+def test_a_reset_that_preempts_leaves_the_blocks_that_another_engine_core_reads_to_it(make_bench):
+    """So /pause, which asks for it, forgets all prefixes also while blocks are kept."""
+    bench = make_bench(num_blocks=12, block_size=4, connector=RemoteStore(1, 4, most_blocks=0, keeps=1.0))
+    request = bench.add(PROMPT, max_tokens=1)
+    bench.run()
+
+    assert bench.scheduler.reset_prefix_cache(preempt_running=True)
+    num_free = bench.num_free
+    bench.scheduler.note_transfers(TransferEvents(sent=[request.key]))
+
+    assert (num_free, bench.num_free) == (6, 11)
+    assert bench.scheduler.kv_cache.pool.find(request.block_hashes[0]) is None
+
+
+def test_blocks_that_come_after_a_reset_are_not_used(bench):
+    """They were computed before it, for example with other weights."""
+    request = bench.add(PROMPT, max_tokens=1)
+    bench.step()
+
+    assert bench.scheduler.reset_prefix_cache(preempt_running=True)
+    bench.scheduler.note_transfers(TransferEvents(received=[request.key]))
+
+    assert bench.plan().num_scheduled_tokens() == {request.key: 17}
+    assert bench.scheduler.kv_cache.connector.under_way.keys() == {request.key}
+
+
 def test_transfers_of_a_lost_worker_are_forgotten(bench):
     request = bench.add(PROMPT, max_tokens=1)
     bench.step()

@@ -82,3 +82,29 @@ def test_a_length_without_room_for_a_prompt_and_its_answer_is_no_setting(given):
 @pytest.mark.parametrize(("num_blocks", "max_model_len"), [(2, 16), (3, 32), (600, 8192)])
 def test_an_automatic_length_is_what_the_blocks_hold(num_blocks, max_model_len):
     assert layout(max_model_len="auto", num_gpu_blocks_override=num_blocks).max_model_len == max_model_len
+
+
+@pytest.mark.parametrize(
+    ("available_mib", "max_num_seqs", "num_items", "num_blocks"),
+    [
+        (1000, 8, 8, 33),
+        (64, 8, 3, 24),
+        (4, 8, 1, 4),
+        (64, 2, 2, 9),
+    ],
+)
+def test_blocks_and_encoded_items_have_room_for_as_many_requests(available_mib, max_num_seqs, num_items, num_blocks):
+    """A sequence of 64 tokens takes 4 blocks of 1 MiB, and its item 20 MiB; the room of the first item is set aside."""
+    planned = plan_layout(
+        EngineCoreSettings(max_num_seqs=max_num_seqs),
+        block_size_bytes=1 << 20,
+        available_bytes=available_mib << 20,
+        max_position_embeddings=64 if available_mib > 4 else 32,
+        encoded_item_bytes=20 << 20,
+    )
+
+    assert (planned.num_encoded_items, planned.num_blocks) == (num_items, num_blocks)
+
+
+def test_a_model_without_encoded_items_has_room_for_none():
+    assert layout().num_encoded_items == 0

@@ -63,6 +63,21 @@ async def test_a_worker_that_answers_bytes_which_are_no_message_is_none_and_ends
     await server.stop(None)
 
 
+async def test_a_worker_of_an_older_release_serves_raw_log_probabilities_alone(socket_directory):
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((Answers(""),))  # a worker without capabilities
+    server.add_insecure_port(f"unix:{socket_directory}/worker")
+    await server.start()
+    options = {"worker_target": f"unix:{socket_directory}/worker", "num_gpu_blocks_override": 64}
+    link = WorkerLink(EngineCoreSettings(**options, logprobs_mode="raw_logits"), epoch=1)
+
+    with pytest.raises(Unavailable, match="does not support logprobs_mode raw_logits; upgrade it"):
+        await link.bring_up()
+
+    await link.close()
+    await server.stop(None)
+
+
 async def test_an_order_with_an_answer_that_is_no_message_ends_with_an_error(socket_directory):
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((Answers("CollectiveRpc"),))

@@ -9,6 +9,7 @@ from tetrad.engine_core_svc.core.plan import (
     GrammarMasks,
     ModelRunnerOutput,
     NewRequestData,
+    PromptScores,
     SchedulerOutput,
     Swaps,
 )
@@ -92,6 +93,7 @@ def test_a_plan_writes_nothing_of_what_it_does_not_have():
 def test_a_result_is_read_whole():
     sampled, rows = columns([3, 4])
     prompts, prompt_rows = columns([5, 6, 7, 8], width=2)
+    scores = types_pb2.PromptScores(scores=bytes(24), num_rows=2, width=3)
     error = InvalidRequest("no", field="f")
     message = worker_pb2.ModelRunnerOutput(
         step_id=3,
@@ -100,6 +102,7 @@ def test_a_result_is_read_whole():
         token_ids=pack_u32([3, 4]),
         logprobs_by_width=[worker_pb2.SampleLogprobs(handles=pack_u32([1, 1]), columns=sampled)],
         prompt_logprobs=[worker_pb2.PromptLogprobs(handle=2, columns=prompts)],
+        prompt_scores=[worker_pb2.RequestPromptScores(handle=2, scores=scores)],
         failures=[worker_pb2.RequestFailure(handle=4, status=to_status(error))],
         draft_tokens=worker_pb2.DraftTokens(handles=pack_u32([1, 5]), num_tokens=pack_u32([0, 2]), token_ids=pack_u32([9, 10])),
         compute_seconds=0.5,
@@ -111,6 +114,7 @@ def test_a_result_is_read_whole():
     assert (read.step_id, read.keys, [list(row) for row in read.token_ids]) == (3, [1], [[3, 4]])
     assert (read.compute_s, read.draft_s) == (0.5, 0.25)
     assert (read.logprobs, read.prompt_logprobs) == ({1: rows}, {2: prompt_rows})
+    assert read.prompt_scores == {2: PromptScores(bytes(24), 2, 3)}
     assert read.draft_tokens == {1: [], 5: [9, 10]}
     assert {key: (failure.message, failure.field) for key, failure in read.failures.items()} == {4: ("no", "f")}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tetrad.engine_core_svc.core.plan import Logprobs, ModelRunnerOutput, NewRequestData, SchedulerOutput
+from tetrad.engine_core_svc.core.plan import Logprobs, ModelRunnerOutput, NewRequestData, PromptScores, SchedulerOutput
 from tetrad.engine_core_svc.core.request import NO_LOGPROBS, LogprobWidths
 from tetrad.engine_core_svc.worker.result_check import ResultCheck
 
@@ -28,6 +28,10 @@ def tokens(*keys, rows=None, **fields):
 def logprobs(num_positions, width):
     values = bytes(4 * num_positions * width)
     return Logprobs(values, values, bytes(4 * num_positions), num_positions, width)
+
+
+def scores(num_rows, width, num_bytes=None):
+    return PromptScores(bytes(4 * num_rows * width if num_bytes is None else num_bytes), num_rows, width)
 
 
 @pytest.fixture
@@ -142,3 +146,28 @@ def test_a_removed_request_is_forgotten(check, fields):
     check.note_plan(sampling(removed_keys=[ONE]))
 
     assert problems(check, beginning(ONE), tokens(ONE)) == {}
+
+
+SCORED = LogprobWidths(scored=4, scored_from=2)
+
+
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [
+        ({}, "it has no scores of its prompt"),
+        ({ONE: scores(7, 4)}, None),
+        ({ONE: scores(8, 4)}, "it has scores of its prompt in 8 rows of 4 in 128 bytes, and 7 rows of 4 were planned"),
+        ({ONE: scores(7, 4, 3)}, "it has scores of its prompt in 7 rows of 4 in 3 bytes, and 7 rows of 4 were planned"),
+    ],
+)
+def test_scores_of_a_prompt_come_with_its_first_token(check, found, problem):
+    plan = beginning(ONE, widths=SCORED, num_prompt_tokens=10)
+
+    assert problems(check, plan, tokens(ONE, prompt_scores=found)) == ({} if problem is None else {ONE: problem})
+    assert check.find_problems(sampling(ONE), tokens(ONE)) == {}
+
+
+def test_scores_that_were_not_planned_are_a_problem(check):
+    result = tokens(ONE, prompt_scores={ONE: scores(1, 1)})
+
+    assert problems(check, beginning(ONE), result) == {ONE: "it has scores of its prompt, and none were planned"}

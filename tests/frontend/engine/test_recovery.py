@@ -55,6 +55,7 @@ KINDS = {
     "penalised": {"presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.1},
     "logprobs": {"logprobs": 2},
     "prompt logprobs": {"logprobs": 1, "prompt_logprobs": 1},
+    "prompt scores": {"prompt_logprob_token_ids": [5, 6]},
     "structured": {"structured_outputs": StructuredOutputsParams(regex="[a-z]+")},
     "n": {"n": 3, "seed": 1},
     "stop across the restart": {"stop": ["brown fox"]},

@@ -38,6 +38,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
         data = TEXT.encode()
         self.reply = reply or (lambda _, position: data[position % len(data)])
         self.max_model_len = max_model_len
+        self.vocab_size = VOCAB_SIZE
         self.tokens_per_step = tokens_per_step
         self.requests = []  # every EngineCoreRequest received
         self.lora_ids = []  # of the adapters that it lists, in their order
@@ -52,6 +53,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
         self.shares_params = True  # what it says of itself
         self.supports_lora = False  # likewise
         self.logits_processors = ()  # likewise
+        self.capabilities = [types_pb2.CAPABILITY_PROMPT_SCORES]  # likewise
         self.modalities = ()  # likewise
         self.max_media_bytes = 0  # likewise
         self.max_message_bytes = None
@@ -224,6 +226,8 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
                 output.events.add(type=kind, timestamp_monotonic_s=at)
             if params.HasField("prompt_logprobs"):
                 output.new_prompt_logprobs.CopyFrom(_logprobs(each.prompt[1:], params.prompt_logprobs))
+            if params.HasField("prompt_score_ids"):
+                output.prompt_scores.CopyFrom(_scores(params.prompt_score_ids, len(each.prompt)))
         if finish and each.request.kv_transfer.do_remote_decode and self.keeps_blocks:
             output.kv_transfer.CopyFrom(self._handoff(each))
         if params.HasField("logprobs"):
@@ -243,10 +247,11 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
             kv_cache_dtype="int8",
             max_num_seqs=64,
             max_num_batched_tokens=2048,
-            vocab_size=VOCAB_SIZE,
+            vocab_size=self.vocab_size,
             version="test",
             schema_revision=SCHEMA_REVISION,
             supports_shared_sampling_params=self.shares_params,
+            capabilities=self.capabilities,
             supports_lora=self.supports_lora,
             logits_processors=self.logits_processors,
             modalities=self.modalities,
@@ -272,6 +277,14 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
             transfer_mode="pull",
             extra_json=each.request.kv_transfer.extra_json,
         )
+
+
+def _scores(asked, num_prompt_tokens):
+    """Score each id by its tenth below 0, in every row."""
+    ids, num_rows = unpack_u32(asked.token_ids), num_prompt_tokens - 1 - asked.start
+    ids = ids if len(ids) == num_rows * asked.width else ids * num_rows
+    values = [float("-inf") if each == 2**32 - 1 else each / -10 for each in ids]
+    return types_pb2.PromptScores(scores=pack_f32(values), num_rows=num_rows, width=asked.width)
 
 
 def _logprobs(ids, num_top):

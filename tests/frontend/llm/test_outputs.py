@@ -3,8 +3,9 @@
 import pytest
 
 from tests.carriers import OVER_EACH_CARRIER
-from tests.frontend.asking import CUMULATIVE, DELTA, ids_of, run
+from tests.frontend.asking import CUMULATIVE, DELTA, FINAL, ids_of, run
 from tests.frontend.fakes import EOS, TEXT
+from tetrad.frontend.request.position_logprobs import FlatLogprobs
 
 pytestmark = OVER_EACH_CARRIER
 
@@ -141,3 +142,16 @@ async def test_cached_tokens_are_reported(llm):
     [output] = await run(llm, "x" * 40)
 
     assert output.num_cached_tokens == 32
+
+
+@pytest.mark.parametrize("kind", [DELTA, FINAL])
+async def test_flat_log_probabilities_are_those_of_the_dicts(llm, kind):
+    asked = {"logprobs": 2, "prompt_logprobs": 1, "max_tokens": 3, "output_kind": kind}
+
+    flat, dicts = await run(llm, flat_logprobs=True, **asked), await run(llm, **asked)
+
+    assert all(isinstance(each.outputs[0].logprobs, FlatLogprobs) for each in flat)
+    found, expected = ([place for each in outputs for place in each.outputs[0].logprobs] for outputs in (flat, dicts))
+    assert found == expected
+    assert flat[-1].outputs[0].cumulative_logprob == dicts[-1].outputs[0].cumulative_logprob
+    assert list(flat[0].prompt_logprobs) == [{}, *dicts[0].prompt_logprobs[1:]]

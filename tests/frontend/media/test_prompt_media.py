@@ -5,7 +5,7 @@ import pytest
 
 from tetrad.frontend.media.features import MediaFeature, kept_features
 from tetrad.frontend.media.items import MediaSource
-from tetrad.frontend.media.parts import image_part, media_of_part
+from tetrad.frontend.media.parts import media_of_part, media_part
 from tetrad.frontend.media.prompt_media import sources_of
 from tetrad.frontend.request.prompts import normalize_prompt
 from tetrad.services.errors import InvalidRequest
@@ -31,8 +31,8 @@ def test_vllms_forms_are_read(data, uuids, found):
     ("data", "uuids", "field", "text"),
     [
         ([b"a"], None, "multi_modal_data", "must be an object like"),
-        ({"video": b"a"}, None, "multi_modal_data", "of modality 'video' is not supported, only 'image'"),
-        ({"image": "a.png"}, None, "multi_modal_data.image[0]", "must be the bytes of an image file, got str"),
+        ({"sound": b"a"}, None, "multi_modal_data", "of modality 'sound' is not supported, only 'image', 'audio', 'video'"),
+        ({"image": "a.png"}, None, "multi_modal_data.image[0]", "must be the bytes of a file, got str"),
         ({"image": [b"a", b""]}, None, "multi_modal_data.image[1]", "got empty bytes"),
         ({"image": [None]}, None, "multi_modal_data.image[0]", "got nothing"),
         ({"image": [b"a"]}, {"image": ["x", "y"]}, "multi_modal_uuids", "has 2 names for 1 items"),
@@ -74,7 +74,7 @@ def test_a_prompt_of_ids_has_images_for_its_placeholders():
         ({"image_url": "u"}, ("u", "", None)),
         ({"type": "input_image", "image_url": "u", "detail": "auto", "file_id": None}, ("u", "", None)),
         ({"type": "image", "image": b"a", "uuid": "x"}, ("", "x", b"a")),
-        (image_part(MediaSource(where="there", url="u")), ("u", "", None)),
+        (media_part(MediaSource(where="there", url="u")), ("u", "", None)),
     ],
 )
 def test_parts_of_messages_with_images(part, found):
@@ -83,7 +83,7 @@ def test_parts_of_messages_with_images(part, found):
     assert (source.url, source.uuid, source.data) == found
 
 
-@pytest.mark.parametrize("part", ["a", {"type": "text", "text": "a"}, {"type": "input_audio"}, {"text": "a"}, {}, 7])
+@pytest.mark.parametrize("part", ["a", {"type": "text", "text": "a"}, {"type": "input_file"}, {"text": "a"}, {}, 7])
 def test_other_parts_have_no_image(part):
     assert media_of_part("here", part) is None
 
@@ -123,6 +123,9 @@ class TestTruncation:
         kept = kept_features(self.FEATURES, 10, most, keep_end)
 
         assert [each.offset for each in kept] == offsets
+
+    def test_keeps_an_item_without_tokens(self):
+        assert kept_features([feature(0, 0)], 10, 3, keep_end=True) == (feature(0, 0),)
 
     @pytest.mark.parametrize(("most", "keep_end"), [(7, True), (4, True), (7, False), (2, False)])
     def test_is_refused_if_it_cuts_an_image(self, most, keep_end):

@@ -25,6 +25,7 @@ def image(name, offset=0, length=160):
         ((image("a", 3, 2),), [b"a\0", b"a\0", b""]),
         ((image("a", 0, 2), image("b", 2, 9)), [b"a\0b\0", b"b\0", b"b\0"]),
         ((image("a", 11, 9),), [b"", b"", b"a\0"]),
+        ((image("a", 0, 0),), [b"a\0", b"", b""]),
     ],
 )
 def test_each_block_has_the_images_that_it_touches(features, keys):

@@ -128,8 +128,14 @@ def test_a_file_beyond_the_limit_is_not_read_whole(model, monkeypatch):
 
 @pytest.mark.parametrize(
     ("data", "reason"),
-    [(b"[" * 100_000, "nested too deeply"), (b"\xff\xfe", "cannot be read"), (b"[]", "holds list"), (b"{", "is not JSON")],
-    ids=["deep", "bytes", "array", "cut"],
+    [
+        (b"[" * 100_000, "nested too deeply"),
+        (b"\xff\xfe", "cannot be read"),
+        (b"[]", "holds list"),
+        (b"{", "is not JSON"),
+        (rb'{"bos_token": "\ud83d"}', "holds half of a surrogate pair"),
+    ],
+    ids=["deep", "bytes", "array", "cut", "surrogate"],
 )
 def test_what_is_no_json_object_is_one_line(model, data, reason):
     (model / "config.json").write_bytes(data)

@@ -20,7 +20,7 @@ from tetrad.services.rpc.columns import unpack_u32
 from tetrad.v1 import tokenizer_pb2, types_pb2
 
 SIZES = ((100, 60), (60, 100), (28, 28), (31, 17), (200, 40))
-DTYPES = {types_pb2.DATA_TYPE_UINT8: np.uint8, types_pb2.DATA_TYPE_INT64: np.int64}
+DTYPES = {types_pb2.DATA_TYPE_FLOAT32: np.float32, types_pb2.DATA_TYPE_UINT8: np.uint8, types_pb2.DATA_TYPE_INT64: np.int64}
 LIKE_OTHERS = frozenset({"qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "internvl of qwen3", "mistral3 of ministral3", "glm4v_moe"})
 """Kinds whose text model alone differs from that of another kind: their files for images are the same."""
 LISTED = frozenset({"rows", "cols", "num_patches", "num_crops", "pixel_attention_mask"})

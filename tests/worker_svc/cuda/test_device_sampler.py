@@ -12,7 +12,9 @@ from tetrad.services.errors import InvalidRequest
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.plan import GrammarRows, NewRequest, PromptEmbeds, SamplingSpec
+from tetrad.worker_svc.core.sampler_options import LogprobsMode, SamplerOptions
 from tetrad.worker_svc.cuda.device.accelerator import CudaAccelerator, HostAccelerator
+from tetrad.worker_svc.cuda.runner import CudaModelRunner
 from tetrad.worker_svc.cuda.sampling.sampler import DeviceSampler
 from tetrad.worker_svc.cuda.sampling.state import DeviceState
 from tetrad.worker_svc.sampler.custom_classes import import_classes, make_processors
@@ -33,15 +35,15 @@ class Pair:
     Each has an input batch of its own: the device's does not know the tokens that are sampled, as in a runner.
     """
 
-    def __init__(self, *rows, vocab_size=V, processors=()):
+    def __init__(self, *rows, vocab_size=V, processors=(), mode=LogprobsMode.RAW_LOGPROBS):
         self.vocab_size = vocab_size
         self.accelerator = CudaAccelerator() if torch.cuda.is_available() else HostAccelerator()
         limits = {"max_num_seqs": len(rows) + 2, "max_model_len": 64, "block_size": 16}
         self.host_batch, self.batch = InputBatch(**limits), InputBatch(**limits)
         self.state = DeviceState(self.accelerator, self.batch)
         hosts, devices = (made_for(processors, device, vocab_size) for device in (torch.device("cpu"), self.accelerator.device))
-        self.host = Sampler(self.host_batch, vocab_size, hosts)
-        self.device = DeviceSampler(self.accelerator, self.state, self.batch, vocab_size, devices)
+        self.host = Sampler(self.host_batch, vocab_size, hosts, mode)
+        self.device = DeviceSampler(self.accelerator, self.state, self.batch, vocab_size, devices, mode)
         slots = [self.add(handle, *row) for handle, row in enumerate(rows)]
         # In another order than that in which they came.
         self.slots = np.array(slots[::-1])
@@ -312,7 +314,10 @@ def test_warm_up_launches_every_kernel_of_sampling(tiny_cuda, monkeypatch):
     monkeypatch.setattr(interpreter.GridExecutor, "__call__", noted)
     layout = KvLayout(num_blocks=8, block_size=16, max_model_len=16, max_num_seqs=1, max_num_batched_tokens=16)
 
-    tiny_cuda.make_runner(layout).warm_up(lambda *_: None)
+    sampling = SamplerOptions(logprobs_mode=LogprobsMode.PROCESSED_LOGPROBS)
+    runner = CudaModelRunner(tiny_cuda.decoder, layout, HostAccelerator(), sampling=sampling)
+
+    runner.warm_up(lambda *_: None)
 
     assert {kernel.__name__ for kernel, *_ in sampling_kernels.KERNELS} <= launched
 

@@ -12,7 +12,7 @@ from tests.worker_svc.cuda.conftest import SMALL, TINY, PipelinedDriver, record_
 from tests.worker_svc.families.tiny_models import save_family
 from tetrad.services.errors import FailedPrecondition
 from tetrad.worker_svc.core.device import KvLayout
-from tetrad.worker_svc.core.plan import GrammarRows, PromptEmbeds, SamplingSpec
+from tetrad.worker_svc.core.plan import GrammarRows, PromptEmbeds, SamplingSpec, ScoreIds
 from tetrad.worker_svc.cuda.graphs import PassGraphs
 from tetrad.worker_svc.cuda.output_layer import output_layer
 from tetrad.worker_svc.layers.linear import PlainLinear
@@ -138,6 +138,21 @@ def test_prompt_logprobs_equal_the_cpu_device(tiny_path, load, tiny_cuda):
     assert found[0] == wanted[0]
     np.testing.assert_array_equal(found[1], wanted[1])
     np.testing.assert_allclose(found[2], wanted[2], atol=1e-4)
+
+
+@pytest.mark.parametrize("ids", [[[4, -1, 9]], [[each, each + 1, 7] for each in range(len(PROMPTS[-1]) - 3)]], ids=len)
+def test_prompt_scores_equal_the_cpu_device(tiny_path, load, tiny_cuda, ids):
+    sampling = SamplingSpec(temperature=0.0, score_ids=ScoreIds(np.array(ids), 2), num_prompt_logprobs=0)
+    found = []
+    for model in (load(tiny_path), tiny_cuda):
+        driver = Driver(model.make_runner(SMALL), SMALL)
+        driver.add(0, PROMPTS[-1], sampling)
+        results = [driver.step({0: min(16, driver.remaining(0))}) for _ in range(len(PROMPTS[-1]) // 16 + 1)]
+        found += [scored.scores for result in results for scored in result.prompt_scores]
+
+    [wanted, other] = found
+    assert wanted.shape == (len(PROMPTS[-1]) - 3, 3)
+    np.testing.assert_allclose(other, wanted, atol=1e-4)
 
 
 def test_a_request_of_which_nothing_is_left_fails_alone(tiny_cuda):

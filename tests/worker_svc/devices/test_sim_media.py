@@ -16,8 +16,9 @@ from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
 from tetrad.worker_svc.core.plan import EncoderItem, MediaSpan, finished
 from tetrad.worker_svc.devices.sim import SimDevice
-from tetrad.worker_svc.families.towers import READS_IMAGES
+from tetrad.worker_svc.families.towers import READS_IMAGES, READS_VIDEOS
 from tetrad.worker_svc.media.tower_kinds import TOWER_KINDS
+from tetrad.worker_svc.media.video_kinds import VIDEO_KINDS
 
 LAYOUT = KvLayout(50, 16, max_model_len=256, max_num_seqs=8, max_num_batched_tokens=256, encoder_cache_size=256)
 SPAN = MediaSpan("a", "image", 3, 6, None, 6, (1, 2, 3))
@@ -38,12 +39,16 @@ def load(directory, **options):
 def test_modalities_are_those_of_the_models_files(directory):
     info, text = load(directory).info, load(directory, takes_media=False).info
 
-    assert [(each.modality, each.max_embeds_per_item) for each in info.modalities] == [("image", 2048)]
+    assert [(each.modality, each.max_embeds_per_item) for each in info.modalities] == [
+        ("image", 2048),
+        ("video", 2048),
+    ]
     assert (info.uses_mrope, text.modalities, text.uses_mrope) == (True, (), False)
 
 
 def test_architectures_with_towers_are_those_of_the_other_devices():
     assert set(TOWER_KINDS) == READS_IMAGES
+    assert set(VIDEO_KINDS) == READS_VIDEOS
 
 
 def test_a_step_with_an_image_that_is_not_encoded_is_an_impossible_plan(directory):

@@ -7,6 +7,7 @@ from tetrad.worker_svc.kernels import (
     draw,
     logprobs,
     penalties,
+    processed_logits,
     thinking_budget,
     token_masks,
     truncation,
@@ -14,7 +15,7 @@ from tetrad.worker_svc.kernels import (
 
 TYPES = {
     **dict.fromkeys(("chosen", "listed", "ids", "ranks", "masks", "token_ids", "seen", "num_counted"), "i32"),
-    **dict.fromkeys(("peaks", "masses", "thresholds", "logprobs"), "fp32"),
+    **dict.fromkeys(("peaks", "masses", "thresholds", "logprobs", "processed"), "fp32"),
     **dict.fromkeys(("slots", "positions", "seeds", "top_k", "num_prompt_tokens"), "i64"),
     **dict.fromkeys(("entries", "words", "penalised", "budgets"), "i64"),
     **dict.fromkeys(("temperature", "top_p", "min_p"), "fp64"),
@@ -27,7 +28,9 @@ KERNELS = [
     (draw.block_masses_kernel, HALF, BLOCKS),
     (draw.draw_kernel, FLOAT, {"BLOCK": 256, "ALL_BLOCKS": 1024}),
     (truncation.truncation_kernel, HALF, BLOCKS | {"ALL_BLOCKS": 1024}),
-    (logprobs.gather_logprobs_kernel, HALF, {"BLOCK": 4096, "IDS_AT_ONCE": 32}),
+    (logprobs.gather_logprobs_kernel, HALF, {"BLOCK": 4096, "IDS_AT_ONCE": 32, "HAS_LOGITS": False}),
+    (logprobs.gather_logprobs_kernel, FLOAT, {"BLOCK": 4096, "IDS_AT_ONCE": 32, "HAS_LOGITS": True}),
+    (processed_logits.processed_logits_kernel, FLOAT, {"BLOCK": 4096}),
     (token_masks.token_masks_kernel, FLOAT, {"BLOCK": 4096}),
     (biases.biases_kernel, FLOAT, {"BLOCK": 128}),
     (bad_words.bad_words_kernel, FLOAT, {"BLOCK": 16}),

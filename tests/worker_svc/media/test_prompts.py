@@ -142,7 +142,7 @@ def test_a_plan_with_an_image_that_is_not_encoded_is_refused(make):
 @pytest.mark.parametrize(
     ("changes", "error", "reason"),
     [
-        ({"modality": "audio"}, Unsupported, "'image', not 'audio'"),
+        ({"modality": "audio"}, Unsupported, "'image' or 'video', not 'audio'"),
         ({"offset": 1000}, InvalidRequest, r"tokens 1000 to \d+; items must not overlap, and the prompt has \d+"),
         ({"num_embeds": 3}, InvalidRequest, "num_embeds 3 for 2 tokens"),
         ({"grid": (1, 1, 3)}, InvalidRequest, r"grid \(1, 1, 3\) for 2 tokens"),

@@ -91,7 +91,7 @@ async def test_items_that_cannot_be_encoded_fail_alone(smolvlm, tmp_path):
     assert failures["integers"] == "Pixels of type int64 in 3 channels; the model takes uint8 in 3."
     assert failures["not a number"] == "The media item became embeddings that are not finite."
     assert "has 3 placeholders for embeddings of 64 values" in failures["fewer embeddings"]
-    assert failures["a sound"] == "The model takes media of modality 'image', not 'audio'."
+    assert failures["a sound"] == "The model takes media of modality 'image' or 'video', not 'audio'."
     assert list(events[-1].encoded) == [item.identifier]
     assert tokens_of(output) == smolvlm.generate(prompt.prepared, 1).token_ids
 
@@ -207,7 +207,10 @@ async def test_the_worker_announces_images_with_a_model_that_takes_them(smolvlm,
 
     assert types_pb2.CAPABILITY_MULTIMODAL not in before.capabilities
     assert types_pb2.CAPABILITY_MULTIMODAL in after.capabilities
-    assert [(each.modality, each.max_embeds_per_item) for each in after.model.modalities] == [("image", 20)]
+    assert [(each.modality, each.max_embeds_per_item) for each in after.model.modalities] == [
+        ("image", 20),
+        ("video", 3072),
+    ]
     assert not after.model.uses_mrope
 
 

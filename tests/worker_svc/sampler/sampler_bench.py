@@ -5,6 +5,7 @@ import torch
 
 from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.plan import NewRequest, SamplingSpec
+from tetrad.worker_svc.core.sampler_options import LogprobsMode
 from tetrad.worker_svc.sampler.sampler import Sampler
 
 V = 50
@@ -13,9 +14,9 @@ V = 50
 class Bench:
     """A sampler over requests that are given by their parameters and tokens."""
 
-    def __init__(self, *rows, vocab_size=V):
+    def __init__(self, *rows, vocab_size=V, mode=LogprobsMode.RAW_LOGPROBS):
         self.batch = InputBatch(max_num_seqs=64, max_model_len=128, block_size=16)
-        self.sampler = Sampler(self.batch, vocab_size)
+        self.sampler = Sampler(self.batch, vocab_size, logprobs_mode=mode)
         self.vocab_size = vocab_size
         for handle, (sampling, prompt, output) in enumerate(rows):
             ids = np.array([*prompt, *output], np.int64)

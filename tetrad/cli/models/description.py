@@ -18,7 +18,7 @@ from tetrad.services.models.model_directory import list_model_files
 from tetrad.worker_svc.checkpoint.model_config import read_model_config
 from tetrad.worker_svc.core.host import available_memory, size_on_disk, size_text
 from tetrad.worker_svc.families.check import check_model, may_have_gpu
-from tetrad.worker_svc.families.towers import READS_IMAGES
+from tetrad.worker_svc.families.towers import media_read_by
 from tetrad.worker_svc.families.values import architecture_of
 
 _HEADER_LENGTH = struct.Struct("<Q")
@@ -49,9 +49,9 @@ class ModelDescription:
 
     @property
     def input_modalities(self) -> list[str]:
-        """The media of its prompts, if its files have an image processor: "text", "image"."""
+        """The media of its prompts, if its files have the processors: "text", "image"."""
         try:
-            return ["text", "image"] if architecture_of(self.config) in READS_IMAGES else ["text"]
+            return ["text", *media_read_by(architecture_of(self.config))]
         except ModelError:
             return ["text"]
 

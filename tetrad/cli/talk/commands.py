@@ -3,17 +3,22 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from tetrad.cli.talk.conversation import TalkConversation
+from tetrad.cli.talk.audio_file import AudioFile
+from tetrad.cli.talk.conversation import MediaFile, TalkConversation
 from tetrad.cli.talk.image_file import ImageFile
+from tetrad.cli.talk.video_file import VideoFile
 from tetrad.services.errors import InvalidRequest
 
 _SETTABLE = ("temperature", "top_p", "top_k", "min_p", "max_tokens", "seed", "repetition_penalty", "presence_penalty", "stop")
 
 HELP = f"""\
 /system TEXT     set the system message; without TEXT: show it; `none` removes it
-/image PATH      attach an image to the next message; without PATH: show the attached ones; `none` removes them
+/image PATH      attach an image to the next message; without PATH: show what is attached; `none` removes it
+/audio PATH      attach audio, in the same way
+/video PATH      attach a video
 /set NAME VALUE  set a sampling field ({", ".join(_SETTABLE)}); without VALUE: unset it; without NAME: show all
 /retry           answer the last message again
 /clear           forget the conversation
@@ -52,16 +57,16 @@ def _system(conversation: TalkConversation, text: str) -> Done:
     return Done(f"System message: {conversation.system or 'none'}")
 
 
-def _image(conversation: TalkConversation, path: str) -> Done:
+def _attach(read: Callable[[str], MediaFile], conversation: TalkConversation, path: str) -> Done:
     if path == "none":
         conversation.attached.clear()
     elif path:
         try:
             # Terminals put a dropped file's path in quotation marks.
-            conversation.attached.append(ImageFile.read(path.strip("'\"")))
+            conversation.attached.append(read(path.strip("'\"")))
         except InvalidRequest as error:
             return Done(error.message)
-    return Done(f"Images of the next message: {', '.join(each.name for each in conversation.attached) or 'none'}")
+    return Done(f"Attached to the next message: {', '.join(each.name for each in conversation.attached) or 'none'}")
 
 
 def _set(conversation: TalkConversation, text: str) -> Done:
@@ -94,13 +99,15 @@ def _value(text: str) -> Any:
     """Return the value of a JSON text; any other text is a string."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
 _COMMANDS: dict[str, Callable[[TalkConversation, str], Done]] = {
     "/system": _system,
-    "/image": _image,
+    "/image": partial(_attach, ImageFile.read),
+    "/audio": partial(_attach, AudioFile.read),
+    "/video": partial(_attach, VideoFile.read),
     "/set": _set,
     "/retry": _retry,
     "/clear": _clear,

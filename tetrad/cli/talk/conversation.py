@@ -6,25 +6,28 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tetrad.cli.http_client import HttpClient
+from tetrad.cli.talk.audio_file import AudioFile
 from tetrad.cli.talk.image_file import ImageFile
+from tetrad.cli.talk.video_file import VideoFile
 
+MediaFile = ImageFile | AudioFile | VideoFile
 OnPiece = Callable[[str], None]
 """Takes a new piece of a text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message of the chat. Only the user's messages have images."""
+    """A message of the chat. Only the user's messages have media."""
 
     role: str
     text: str
-    images: tuple[ImageFile, ...] = ()
+    media: tuple[MediaFile, ...] = ()
 
     def body(self) -> dict[str, Any]:
-        """Return the message in OpenAI's form. Images precede the text, as models are trained."""
-        if not self.images:
+        """Return the message in OpenAI's form. Media precede the text, as models are trained."""
+        if not self.media:
             return {"role": self.role, "content": self.text}
-        return {"role": self.role, "content": [*(each.part() for each in self.images), {"type": "text", "text": self.text}]}
+        return {"role": self.role, "content": [*(each.part() for each in self.media), {"type": "text", "text": self.text}]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +62,19 @@ class TalkConversation:
         fields: fields of each request besides its messages.
         system: the system message; empty: none.
         turns: the messages so far.
-        attached: images of the next message.
+        attached: images, audio and videos of the next message.
     """
 
     client: HttpClient
     fields: dict[str, Any]
     system: str = ""
     turns: list[Message] = field(default_factory=list)
-    attached: list[ImageFile] = field(default_factory=list)
+    attached: list[MediaFile] = field(default_factory=list)
 
     def say(self, text: str, on_text: OnPiece, on_reasoning: OnPiece = _ignore) -> TurnSpeed:
-        """Send a message with the attached images, and pass on the answer as it arrives.
+        """Send a message with the attached media, and pass on the answer as it arrives.
 
-        After an interrupt, the conversation keeps the received part. Without an answer, it forgets the message, and the images
+        After an interrupt, the conversation keeps the received part. Without an answer, it forgets the message, and the media
         stay attached. It never keeps the model's reasoning: chat templates leave out that of earlier turns.
 
         Args:
@@ -102,16 +105,16 @@ class TalkConversation:
             if answer:
                 self.turns.append(Message("assistant", "".join(answer)))
             else:
-                self.attached[:0] = self.turns.pop().images
+                self.attached[:0] = self.turns.pop().media
         first = first or last
         return TurnSpeed(num_tokens, first - started, last - first)
 
     def retract(self) -> str:
-        """Remove the last message and its answer, attach its images again, and return its text; empty if there is none."""
+        """Remove the last message and its answer, attach its media again, and return its text; empty if there is none."""
         while self.turns:
             turn = self.turns.pop()
             if turn.role == "user":
-                self.attached[:0] = turn.images
+                self.attached[:0] = turn.media
                 return turn.text
         return ""
 

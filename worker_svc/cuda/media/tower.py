@@ -9,7 +9,7 @@ from tetrad.services.errors import FailedPrecondition
 from tetrad.worker_svc.core.media import EncodedItem
 from tetrad.worker_svc.core.plan import EncoderItem
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
-from tetrad.worker_svc.media.tower import SMALLER_IMAGE, TransformersTower
+from tetrad.worker_svc.media.tower import SMALLER_ITEM, TransformersTower
 
 
 class DeviceTower(TransformersTower):
@@ -19,7 +19,7 @@ class DeviceTower(TransformersTower):
     between steps.
 
     Args:
-        module, kind, processor, modalities, has_own_thread: see TransformersTower.
+        module, reader, has_own_thread: see TransformersTower.
         accelerator: the device.
     """
 
@@ -41,7 +41,7 @@ class DeviceTower(TransformersTower):
             free, total = self._accelerator.memory()
             raise FailedPrecondition(
                 f"A media item of {item.num_embeds} embeddings does not fit the device: {free} of {total} bytes were free. "
-                f"{SMALLER_IMAGE}",
+                f"{SMALLER_ITEM}",
                 reason="NO_MEMORY",
             ) from None
 

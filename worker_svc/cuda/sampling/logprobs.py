@@ -1,4 +1,4 @@
-"""Logprobs on the device: gathers log-probabilities from the raw logits, for the rows with logprobs, grouped by width."""
+"""Logprobs on the device: gathers log-probabilities from a step's scores, for the rows with logprobs, grouped by width."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -57,28 +57,31 @@ class DeviceLogprobs:
         return found
 
 
-def gather_group(raw: torch.Tensor, token_ids: torch.Tensor, group: AskedGroup) -> list[torch.Tensor]:
+def gather_group(
+    scores: torch.Tensor, token_ids: torch.Tensor, group: AskedGroup, *, has_logits: bool = False
+) -> list[torch.Tensor]:
     """Return a group's candidate ids [n, W] int32, their log-probabilities [n, W] float32 and the sampled ids' ranks [n] int32.
 
     Args:
-        raw: [R, V] logits, before any change.
+        scores: [R, V] logits, see scores.py.
         token_ids: [R] int32, the sampled tokens.
         group: a group of the step's rows.
+        has_logits: whether logits take the place of log-probabilities.
     """
-    if len(group.rows) < len(raw):
-        raw, token_ids = raw.index_select(0, group.rows_on_device), token_ids.index_select(0, group.rows_on_device)
-    return gather_candidates(raw, token_ids, group.num_top, group.ids)
+    if len(group.rows) < len(scores):
+        scores, token_ids = scores.index_select(0, group.rows_on_device), token_ids.index_select(0, group.rows_on_device)
+    return gather_candidates(scores, token_ids, group.num_top, group.ids, has_logits=has_logits)
 
 
 def gather_candidates(
-    raw: torch.Tensor, token_ids: torch.Tensor, num_top: int, ids: torch.Tensor | None = None
+    scores: torch.Tensor, token_ids: torch.Tensor, num_top: int, ids: torch.Tensor | None = None, *, has_logits: bool = False
 ) -> list[torch.Tensor]:
-    """Return the same for all rows of raw [n, V]; candidates: the token, then `ids` [n, W - 1] or the `num_top` most likely."""
+    """Return the same for all rows of scores [n, V]; candidates: the token, then `ids` [n, W - 1] or the `num_top` largest."""
     if ids is None:
-        num_top = raw.shape[1] if num_top == WHOLE_VOCABULARY else min(num_top, raw.shape[1])
-        ids = raw.topk(num_top).indices.to(torch.int32)
+        num_top = scores.shape[1] if num_top == WHOLE_VOCABULARY else min(num_top, scores.shape[1])
+        ids = scores.topk(num_top).indices.to(torch.int32)
     chosen = torch.cat([token_ids[:, None], ids], 1)
-    return [chosen, *gather_logprobs(raw, chosen)]
+    return [chosen, *gather_logprobs(scores, chosen, has_logits=has_logits)]
 
 
 def read_group(arrays: Sequence[np.ndarray]) -> LogprobRows:

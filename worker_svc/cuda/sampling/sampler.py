@@ -13,6 +13,7 @@ import torch
 
 from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.plan import GrammarRows, Ints, NewRequest
+from tetrad.worker_svc.core.sampler_options import LogprobsMode
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.sampling.allowed_ids import DeviceAllowedIds
 from tetrad.worker_svc.cuda.sampling.bad_words import DeviceBadWords
@@ -24,6 +25,7 @@ from tetrad.worker_svc.cuda.sampling.logprobs import TENSORS_A_GROUP, AskedGroup
 from tetrad.worker_svc.cuda.sampling.parameters import SamplingParameters
 from tetrad.worker_svc.cuda.sampling.penalties import DevicePenalties
 from tetrad.worker_svc.cuda.sampling.rows import SamplingRows
+from tetrad.worker_svc.cuda.sampling.scores import make_device_scores
 from tetrad.worker_svc.cuda.sampling.state import DeviceState
 from tetrad.worker_svc.cuda.sampling.thinking_budget import DeviceThinkingBudget
 from tetrad.worker_svc.kernels.argmax import argmax
@@ -69,6 +71,7 @@ class DeviceSampler:
         batch: the requests; it may lack the ids of tokens that are sampled but not copied to the host yet.
         vocab_size: number of columns of the logits.
         processors: the custom logits processors.
+        logprobs_mode: the values that requests get as log-probabilities.
 
     Attributes:
         check: raises the error of a request that a custom processor refuses; called before `add`.
@@ -81,6 +84,7 @@ class DeviceSampler:
         batch: InputBatch,
         vocab_size: int,
         processors: Sequence[NamedProcessor] = (),
+        logprobs_mode: LogprobsMode = LogprobsMode.RAW_LOGPROBS,
     ) -> None:
         self._accelerator, self._batch = accelerator, batch
         parameters = self._parameters = SamplingParameters(accelerator, batch.max_num_seqs)
@@ -96,6 +100,7 @@ class DeviceSampler:
             DeviceThinkingBudget(accelerator, state, parameters),
         )
         self._logprobs = DeviceLogprobs(accelerator)
+        self._scores, self._has_logits = make_device_scores(logprobs_mode, parameters), logprobs_mode.has_logits
         self._listeners = (
             parameters,
             *self._before_grammar,
@@ -132,17 +137,22 @@ class DeviceSampler:
         raw, changes = logits, self._changes(rows, grammar, custom)
         if changes:
             self._parameters.catch_up()
-            logits = logits.to(torch.float32, copy=bool(groups))  # logprobs are those of the raw logits
+            logits = logits.to(torch.float32, copy=bool(groups) and self._scores.keeps_raw)
         for change in changes:
             change(logits)
-        chosen = self._choose(logits, rows)
-        gathered = [tensor for group in groups for tensor in gather_group(raw, chosen[0], group)]
+        chosen, thresholds = self._choose(logits, rows)
+        gathered: list[torch.Tensor] = []
+        if groups:
+            scores = self._scores.of(raw, logits, rows, thresholds)
+            gathered = [
+                each for group in groups for each in gather_group(scores, chosen[0], group, has_logits=self._has_logits)
+            ]
         left = [] if custom is None else custom.tensors
         return DeviceSampled(chosen[0], [chosen, *gathered, *left], groups, custom)
 
     def guess(self, logits: torch.Tensor, slots: Ints, places: Ints) -> torch.Tensor:
         """Choose tokens [R] int32 from a draft model's logits [R, V], with temperature, truncation and noise; see `sample`."""
-        return self._choose(logits, SamplingRows(self._accelerator, self._batch, slots, places))[0]
+        return self._choose(logits, SamplingRows(self._accelerator, self._batch, slots, places))[0][0]
 
     def draws(self, slots: Ints) -> bool:
         """Return whether any of these slots draws its tokens; if so, its parameters are on the device."""
@@ -158,7 +168,7 @@ class DeviceSampler:
 
         `draws`: what `draws` returns for the slots of a replay.
         """
-        return (self._draw(logits, slots, positions, cuts=True) if draws else argmax(logits))[0]
+        return (self._draw(logits, slots, positions, cuts=True)[0] if draws else argmax(logits))[0]
 
     def _changes(self, rows: SamplingRows, grammar: GrammarRows | None, custom: CustomChange | None) -> list[LogitsChange]:
         """Return the changes of a step's logits, in the order of application."""
@@ -171,14 +181,16 @@ class DeviceSampler:
         ]
         return [change for change in changes if change is not None]
 
-    def _choose(self, logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
-        """Return the rows' tokens and largest logits; see argmax."""
+    def _choose(self, logits: torch.Tensor, rows: SamplingRows) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the rows' tokens and largest logits, see argmax, and the thresholds of drawn rows; None: all are greedy."""
         if not self.draws(rows.slots):
-            return argmax(logits)
+            return argmax(logits), None
         return self._draw(logits, *rows.on_device, cuts=bool(self._parameters.is_cut[rows.slots].any()))
 
-    def _draw(self, logits: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor, *, cuts: bool) -> torch.Tensor:
-        """Return drawn tokens and largest logits; `cuts`: whether any row may have a truncation."""
+    def _draw(
+        self, logits: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor, *, cuts: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return drawn tokens and largest logits, and thresholds; `cuts`: whether any row may have a truncation."""
         parameters = self._parameters
         peaks, masses = block_masses(logits, slots, parameters.temperature)
         if len(slots) > len(self._nothing_cut):  # drafts have separate rows
@@ -187,4 +199,5 @@ class DeviceSampler:
         if cuts:
             limits = parameters.top_k, parameters.top_p, parameters.min_p
             thresholds = truncate(logits, peaks, masses, slots, parameters.temperature, *limits)
-        return draw(logits, peaks, masses, thresholds, slots, positions, parameters.temperature, parameters.seeds)
+        chosen = draw(logits, peaks, masses, thresholds, slots, positions, parameters.temperature, parameters.seeds)
+        return chosen, thresholds

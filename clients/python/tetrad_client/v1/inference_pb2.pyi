@@ -63,7 +63,7 @@ class TextOptions(_message.Message):
     def __init__(self, stop: _Optional[_Iterable[str]] = ..., include_stop_str_in_output: _Optional[bool] = ..., skip_special_tokens: _Optional[bool] = ..., spaces_between_special_tokens: _Optional[bool] = ..., detokenize: _Optional[bool] = ..., bad_words: _Optional[_Iterable[str]] = ..., allowed_token_ids: _Optional[_Union[TokenIdList, _Mapping]] = ..., stream_interval: _Optional[int] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("model", "text", "token_ids", "sampling_params", "text_options", "n", "request_id", "priority", "add_special_tokens", "cache_salt", "truncate_prompt_tokens", "truncation_side", "media", "mm_processor_kwargs_json", "kv_transfer_params_json")
+    __slots__ = ("model", "text", "token_ids", "sampling_params", "text_options", "n", "request_id", "priority", "add_special_tokens", "cache_salt", "truncate_prompt_tokens", "truncation_side", "media", "mm_processor_kwargs_json", "kv_transfer_params_json", "media_io_kwargs_json")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +79,7 @@ class GenerateRequest(_message.Message):
     MEDIA_FIELD_NUMBER: _ClassVar[int]
     MM_PROCESSOR_KWARGS_JSON_FIELD_NUMBER: _ClassVar[int]
     KV_TRANSFER_PARAMS_JSON_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_IO_KWARGS_JSON_FIELD_NUMBER: _ClassVar[int]
     model: str
     text: str
     token_ids: TokenIdList
@@ -94,7 +95,8 @@ class GenerateRequest(_message.Message):
     media: _containers.RepeatedCompositeFieldContainer[MediaPart]
     mm_processor_kwargs_json: str
     kv_transfer_params_json: str
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIdList, _Mapping]] = ..., sampling_params: _Optional[_Union[_types_pb2.SamplingParams, _Mapping]] = ..., text_options: _Optional[_Union[TextOptions, _Mapping]] = ..., n: _Optional[int] = ..., request_id: _Optional[str] = ..., priority: _Optional[int] = ..., add_special_tokens: _Optional[bool] = ..., cache_salt: _Optional[str] = ..., truncate_prompt_tokens: _Optional[int] = ..., truncation_side: _Optional[str] = ..., media: _Optional[_Iterable[_Union[MediaPart, _Mapping]]] = ..., mm_processor_kwargs_json: _Optional[str] = ..., kv_transfer_params_json: _Optional[str] = ...) -> None: ...
+    media_io_kwargs_json: str
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIdList, _Mapping]] = ..., sampling_params: _Optional[_Union[_types_pb2.SamplingParams, _Mapping]] = ..., text_options: _Optional[_Union[TextOptions, _Mapping]] = ..., n: _Optional[int] = ..., request_id: _Optional[str] = ..., priority: _Optional[int] = ..., add_special_tokens: _Optional[bool] = ..., cache_salt: _Optional[str] = ..., truncate_prompt_tokens: _Optional[int] = ..., truncation_side: _Optional[str] = ..., media: _Optional[_Iterable[_Union[MediaPart, _Mapping]]] = ..., mm_processor_kwargs_json: _Optional[str] = ..., kv_transfer_params_json: _Optional[str] = ..., media_io_kwargs_json: _Optional[str] = ...) -> None: ...
 
 class MediaPart(_message.Message):
     __slots__ = ("data", "url", "uuid", "media_type", "modality")
@@ -111,7 +113,7 @@ class MediaPart(_message.Message):
     def __init__(self, data: _Optional[bytes] = ..., url: _Optional[str] = ..., uuid: _Optional[str] = ..., media_type: _Optional[str] = ..., modality: _Optional[str] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("index", "text", "token_ids", "finish_reason", "stop_reason", "logprobs", "usage", "request_id", "prompt_logprobs", "kv_transfer_params_json", "weight_version")
+    __slots__ = ("index", "text", "token_ids", "finish_reason", "stop_reason", "logprobs", "usage", "request_id", "prompt_logprobs", "kv_transfer_params_json", "weight_version", "prompt_scores")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -123,6 +125,7 @@ class GenerateResponse(_message.Message):
     PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     KV_TRANSFER_PARAMS_JSON_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_SCORES_FIELD_NUMBER: _ClassVar[int]
     index: int
     text: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -134,7 +137,8 @@ class GenerateResponse(_message.Message):
     prompt_logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprobs]
     kv_transfer_params_json: str
     weight_version: str
-    def __init__(self, index: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[_types_pb2.FinishReason, str]] = ..., stop_reason: _Optional[_Union[_types_pb2.StopReason, _Mapping]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., request_id: _Optional[str] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., kv_transfer_params_json: _Optional[str] = ..., weight_version: _Optional[str] = ...) -> None: ...
+    prompt_scores: _types_pb2.PromptScores
+    def __init__(self, index: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[_types_pb2.FinishReason, str]] = ..., stop_reason: _Optional[_Union[_types_pb2.StopReason, _Mapping]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., request_id: _Optional[str] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., kv_transfer_params_json: _Optional[str] = ..., weight_version: _Optional[str] = ..., prompt_scores: _Optional[_Union[_types_pb2.PromptScores, _Mapping]] = ...) -> None: ...
 
 class TokenLogprobs(_message.Message):
     __slots__ = ("sampled", "top")
@@ -233,7 +237,7 @@ class ToolChoice(_message.Message):
     def __init__(self, mode: _Optional[_Union[ToolChoiceMode, str]] = ..., function: _Optional[str] = ..., allowed_functions: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ChatRequest(_message.Message):
-    __slots__ = ("model", "messages", "sampling_params", "text_options", "n", "request_id", "priority", "chat_template", "chat_template_kwargs_json", "add_generation_prompt", "continue_final_message", "cache_salt", "tools", "tool_choice", "parallel_tool_calls", "documents_json", "reasoning_effort", "include_reasoning", "echo", "add_special_tokens", "truncate_prompt_tokens", "truncation_side", "kv_transfer_params_json", "mm_processor_kwargs_json")
+    __slots__ = ("model", "messages", "sampling_params", "text_options", "n", "request_id", "priority", "chat_template", "chat_template_kwargs_json", "add_generation_prompt", "continue_final_message", "cache_salt", "tools", "tool_choice", "parallel_tool_calls", "documents_json", "reasoning_effort", "include_reasoning", "echo", "add_special_tokens", "truncate_prompt_tokens", "truncation_side", "kv_transfer_params_json", "mm_processor_kwargs_json", "media_io_kwargs_json")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_PARAMS_FIELD_NUMBER: _ClassVar[int]
@@ -258,6 +262,7 @@ class ChatRequest(_message.Message):
     TRUNCATION_SIDE_FIELD_NUMBER: _ClassVar[int]
     KV_TRANSFER_PARAMS_JSON_FIELD_NUMBER: _ClassVar[int]
     MM_PROCESSOR_KWARGS_JSON_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_IO_KWARGS_JSON_FIELD_NUMBER: _ClassVar[int]
     model: str
     messages: _containers.RepeatedCompositeFieldContainer[ChatMessage]
     sampling_params: _types_pb2.SamplingParams
@@ -282,7 +287,8 @@ class ChatRequest(_message.Message):
     truncation_side: str
     kv_transfer_params_json: str
     mm_processor_kwargs_json: str
-    def __init__(self, model: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ..., sampling_params: _Optional[_Union[_types_pb2.SamplingParams, _Mapping]] = ..., text_options: _Optional[_Union[TextOptions, _Mapping]] = ..., n: _Optional[int] = ..., request_id: _Optional[str] = ..., priority: _Optional[int] = ..., chat_template: _Optional[str] = ..., chat_template_kwargs_json: _Optional[str] = ..., add_generation_prompt: _Optional[bool] = ..., continue_final_message: _Optional[bool] = ..., cache_salt: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., tool_choice: _Optional[_Union[ToolChoice, _Mapping]] = ..., parallel_tool_calls: _Optional[bool] = ..., documents_json: _Optional[str] = ..., reasoning_effort: _Optional[str] = ..., include_reasoning: _Optional[bool] = ..., echo: _Optional[bool] = ..., add_special_tokens: _Optional[bool] = ..., truncate_prompt_tokens: _Optional[int] = ..., truncation_side: _Optional[str] = ..., kv_transfer_params_json: _Optional[str] = ..., mm_processor_kwargs_json: _Optional[str] = ...) -> None: ...
+    media_io_kwargs_json: str
+    def __init__(self, model: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ..., sampling_params: _Optional[_Union[_types_pb2.SamplingParams, _Mapping]] = ..., text_options: _Optional[_Union[TextOptions, _Mapping]] = ..., n: _Optional[int] = ..., request_id: _Optional[str] = ..., priority: _Optional[int] = ..., chat_template: _Optional[str] = ..., chat_template_kwargs_json: _Optional[str] = ..., add_generation_prompt: _Optional[bool] = ..., continue_final_message: _Optional[bool] = ..., cache_salt: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., tool_choice: _Optional[_Union[ToolChoice, _Mapping]] = ..., parallel_tool_calls: _Optional[bool] = ..., documents_json: _Optional[str] = ..., reasoning_effort: _Optional[str] = ..., include_reasoning: _Optional[bool] = ..., echo: _Optional[bool] = ..., add_special_tokens: _Optional[bool] = ..., truncate_prompt_tokens: _Optional[int] = ..., truncation_side: _Optional[str] = ..., kv_transfer_params_json: _Optional[str] = ..., mm_processor_kwargs_json: _Optional[str] = ..., media_io_kwargs_json: _Optional[str] = ...) -> None: ...
 
 class ToolCallDelta(_message.Message):
     __slots__ = ("index", "id", "name", "arguments_json")
@@ -297,7 +303,7 @@ class ToolCallDelta(_message.Message):
     def __init__(self, index: _Optional[int] = ..., id: _Optional[str] = ..., name: _Optional[str] = ..., arguments_json: _Optional[str] = ...) -> None: ...
 
 class ChatResponse(_message.Message):
-    __slots__ = ("index", "content", "token_ids", "finish_reason", "stop_reason", "logprobs", "usage", "request_id", "reasoning", "tool_calls", "prompt_logprobs", "kv_transfer_params_json", "weight_version")
+    __slots__ = ("index", "content", "token_ids", "finish_reason", "stop_reason", "logprobs", "usage", "request_id", "reasoning", "tool_calls", "prompt_logprobs", "kv_transfer_params_json", "weight_version", "prompt_scores")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     CONTENT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -311,6 +317,7 @@ class ChatResponse(_message.Message):
     PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     KV_TRANSFER_PARAMS_JSON_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_SCORES_FIELD_NUMBER: _ClassVar[int]
     index: int
     content: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -324,7 +331,8 @@ class ChatResponse(_message.Message):
     prompt_logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprobs]
     kv_transfer_params_json: str
     weight_version: str
-    def __init__(self, index: _Optional[int] = ..., content: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[ChatFinishReason, str]] = ..., stop_reason: _Optional[_Union[_types_pb2.StopReason, _Mapping]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., request_id: _Optional[str] = ..., reasoning: _Optional[str] = ..., tool_calls: _Optional[_Iterable[_Union[ToolCallDelta, _Mapping]]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., kv_transfer_params_json: _Optional[str] = ..., weight_version: _Optional[str] = ...) -> None: ...
+    prompt_scores: _types_pb2.PromptScores
+    def __init__(self, index: _Optional[int] = ..., content: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[ChatFinishReason, str]] = ..., stop_reason: _Optional[_Union[_types_pb2.StopReason, _Mapping]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., request_id: _Optional[str] = ..., reasoning: _Optional[str] = ..., tool_calls: _Optional[_Iterable[_Union[ToolCallDelta, _Mapping]]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., kv_transfer_params_json: _Optional[str] = ..., weight_version: _Optional[str] = ..., prompt_scores: _Optional[_Union[_types_pb2.PromptScores, _Mapping]] = ...) -> None: ...
 
 class TranscribeRequest(_message.Message):
     __slots__ = ("options", "data")

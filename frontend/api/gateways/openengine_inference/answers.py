@@ -3,7 +3,7 @@
 Each output has its tokens, then one `finished` event; the last event of the request has the usage.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from tetrad.frontend.api.gateways.common.calls import GatewayRequest
 from tetrad.frontend.api.gateways.openengine_inference.errors import engine_error
@@ -69,7 +69,7 @@ class OpenEngineAnswers:
         pairs = zip(ids, new.logprobs, strict=False)
         return [_token(token_id, position, self._select) for token_id, position in pairs]
 
-    def _prompt(self, ids: list[int], positions: list[PositionLogprobs | None]) -> inference_pb2.PromptOutput:
+    def _prompt(self, ids: list[int], positions: Sequence[PositionLogprobs | None]) -> inference_pb2.PromptOutput:
         message = inference_pb2.PromptOutput()
         for place, (token_id, position) in enumerate(zip(ids, positions, strict=True)):
             if position is None or place < self._prompt_start:

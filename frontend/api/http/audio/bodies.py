@@ -14,7 +14,6 @@ from tetrad.services.errors import InvalidRequest
 
 Format = Literal["json", "text", "srt", "verbose_json", "vtt"]
 _WITH_SEGMENTS = ("srt", "verbose_json", "vtt")
-_MOST_PROMPT_CHARS = 4096
 _SAMPLING = ("top_p", "top_k", "min_p", "seed", "frequency_penalty", "repetition_penalty", "presence_penalty")
 
 
@@ -23,11 +22,7 @@ class TranslationForm(Body):
 
     file: UploadField = Field(description="The recording: wav, mp3, flac, ogg, m4a or webm.")
     model: str | None = Field(None, description="A name that /v1/models lists. Unset: the first model.")
-    prompt: str = Field(
-        "",
-        max_length=_MOST_PROMPT_CHARS,
-        description="Text that came before the recording: its style and its names are continued.",
-    )
+    prompt: str = Field("", description="Text that came before the recording: its style and its names are continued.")
     response_format: Format = Field(
         "json",
         description="json: {text, usage}; text: the text alone; verbose_json: segments with their times as well; srt, vtt:"

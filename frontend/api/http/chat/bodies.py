@@ -31,8 +31,10 @@ class ChatMessage(BaseModel):
         None,
         description="Text, or a list of parts: of type text; of type image_url (`image_url`: a URL or {url, detail, uuid}; a"
         " data: URL in base64, or another URL that the server may fetch; `uuid`: the client's name of the image, which may"
-        " stand for it later), where the model takes images; of type prompt_embeds (`data`: base64 of a safetensors file)"
-        " where the server takes those; of type refusal, for the assistant.",
+        " stand for it later), where the model takes images; of type audio_url in the same form, or input_audio"
+        " (`input_audio`: {data, format}, data in base64), where it takes audio; of type video_url, where it takes videos,"
+        " whose data: URL of type video/jpeg may have frames, separated by commas; of type prompt_embeds (`data`: base64 of a"
+        " safetensors file) where the server takes those; of type refusal, for the assistant.",
     )
     name: str | None = Field(
         None, description="Name of the speaker, for chat templates that distinguish several speakers of one role."
@@ -151,13 +153,17 @@ class ChatCompletionRequest(SamplingBody):
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="Further variables for the chat template.")
     mm_processor_kwargs: dict[str, Any] | None = Field(
         None,
-        description="Settings of the model's image processor for this request, such as {min_pixels, max_pixels} or {size}.",
+        description="Settings of the model's processors of media for this request, such as {min_pixels, max_pixels} or {size}.",
+    )
+    media_io_kwargs: dict[str, Any] | None = Field(
+        None,
+        description="How files are read: {video: {num_frames, fps}}, the most frames of a video, and for each second. For"
+        " videos sent as frames {video: {fps, frames_indices, total_num_frames, duration}}, of the video that they are from.",
     )
 
     modalities: list[str] | None = Field(None, description="Only ['text'] is supported.")
     audio: dict[str, Any] | None = Field(None, description="Not supported: answers are text.")
     web_search_options: dict[str, Any] | None = Field(None, description="Not supported.")
-    media_io_kwargs: dict[str, Any] | None = Field(None, description="Not supported: images are read in one way.")
     prompt_embeds: Any = Field(None, description="Not supported: use a part of type prompt_embeds in a message.")
     functions: list[dict[str, Any]] | None = Field(None, description="Not supported: use tools.")
     function_call: str | dict[str, Any] | None = Field(None, description="Not supported: use tool_choice.")
@@ -202,8 +208,6 @@ class ChatCompletionRequest(SamplingBody):
             raise ValueError("audio is not supported: answers are text.")
         if self.prompt_embeds is not None:
             raise ValueError("prompt_embeds is not supported for chats: use a part of type prompt_embeds in a message.")
-        if self.media_io_kwargs:
-            raise ValueError("media_io_kwargs is not supported: images are read as RGB, on white where they are transparent.")
         if self.web_search_options is not None:
             raise ValueError("web_search_options is not supported: this server does not search the web.")
         return self

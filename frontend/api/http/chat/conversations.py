@@ -26,6 +26,7 @@ def conversation_of(body: ChatCompletionRequest) -> Conversation:
         continue_final_message=body.continue_final_message,
         add_special_tokens=body.add_special_tokens,
         mm_processor_kwargs=body.mm_processor_kwargs,
+        media_io_kwargs=body.media_io_kwargs,
     )
 
 

@@ -33,7 +33,7 @@ from tetrad.frontend.net.side_thread import in_side_thread
 from tetrad.frontend.request.admission import Ticket
 from tetrad.frontend.request.kv_transfer import KV_TRANSFER_PARAMS, KvTransfer
 from tetrad.frontend.request.logprobs import PARTIAL, drop_candidates, num_candidates
-from tetrad.frontend.request.outputs import CompletionOutput, PositionLogprobs, RequestOutput
+from tetrad.frontend.request.outputs import CompletionOutput, PositionLogprobs, PromptPositions, RequestOutput
 from tetrad.frontend.request.prompts import PromptType, estimated_prompt_tokens
 from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.services.errors import InvalidRequest
@@ -72,7 +72,7 @@ class CompletionAnswer:
         self._parts = LargeParts()
         self._num_logprobs = 0
         self._shown_chars: dict[int, int] = {}
-        self._prompt_positions: dict[int, list[PositionLogprobs | None]] = {}
+        self._prompt_positions: dict[int, PromptPositions] = {}
 
     async def answer(self) -> Response:
         """Return the whole completion as a response."""
@@ -236,7 +236,7 @@ class CompletionAnswer:
         if self._only_prompt:
             text, ids, positions = "", [], [] if positions is not None else None
         all_ids: list[int] = ids
-        all_positions: list[PositionLogprobs | None] | None = None if positions is None else list(positions)
+        all_positions: Sequence[PositionLogprobs | None] | None = None if positions is None else list(positions)
         if body.echo:
             text = await self._prompt_text(output) + text
             all_ids = output.prompt_token_ids + ids
@@ -266,7 +266,7 @@ class CompletionAnswer:
     async def _logprobs(
         self,
         ids: list[int],
-        positions: list[PositionLogprobs] | list[PositionLogprobs | None] | None,
+        positions: Sequence[PositionLogprobs | None] | None,
         start: int,
         first_text: str = "",
     ) -> CompletionLogprobs | None:
@@ -291,7 +291,7 @@ class CompletionAnswer:
         if positions is not None and self._parts:
             await in_side_thread(partial(drop_candidates, positions))
 
-    async def _prompt_logprobs(self, positions: list[PositionLogprobs | None]) -> PromptLogprobs:
+    async def _prompt_logprobs(self, positions: Sequence[PositionLogprobs | None]) -> PromptLogprobs:
         num_logprobs = num_candidates(positions)
         self._num_logprobs += num_logprobs
         return await rendered(num_logprobs, partial(prompt_logprobs_json, positions, self._parts))

@@ -124,6 +124,7 @@ _INFO_SCHEMA = obj(
         num_speculative_tokens=field("integer", "Most drafts of a request in a step, by its options; 0: it has none."),
         contract_revision=field("integer", "Revision of the contract that it was built from; 0: a release before revision 3."),
         logits_processors=field("array", "Its custom logits processors.", items={"type": "string"}),
+        logprobs_mode=field("string", "The values that log-probabilities are, such as raw_logprobs."),
         capabilities=field("array", "What it supports besides.", items={"type": "string"}),
         max_media_bytes=field("integer", "Most bytes of images of all its unfinished requests; 0: it takes none."),
         modalities=field("array", "The media that its workers read, such as images; empty: text only.", items=_MODALITY),

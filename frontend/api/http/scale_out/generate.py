@@ -1,5 +1,8 @@
 """/inference/v1/generate: continues one prompt of token ids with n outputs, streamed or whole; also aborts such requests."""
 
+import asyncio
+import base64
+import io
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
@@ -106,6 +109,15 @@ async def abort_requests(request: Request) -> Response:
     return Response()
 
 
+def _npy_of(scores: Any) -> str:
+    """Return an array as an .npy file in base64."""
+    import numpy as np
+
+    file = io.BytesIO()
+    np.save(file, scores)
+    return base64.b64encode(file.getvalue()).decode()
+
+
 class _Generation:
     """One request to /inference/v1/generate."""
 
@@ -144,6 +156,8 @@ class _Generation:
                 if (positions := output.prompt_logprobs) is not None:
                     result.prompt_logprobs, num_prompt = await rendered_prompt_logprobs(positions, self._parts)
                     num_logprobs += num_prompt
+                if (scores := output.prompt_token_id_logprobs) is not None:
+                    result.prompt_token_id_logprobs = await asyncio.to_thread(_npy_of, scores)
                 result.kv_transfer_params = kv_transfer_params_of(output)
         result.choices.sort(key=lambda choice: choice.index)
         result.usage = self._usage.usage()

@@ -98,6 +98,9 @@ class _Answer(msgspec.Struct, kw_only=True):
     prompt_logprobs: Annotated[
         PromptLogprobs | None, Meta(description="For each token of the prompt, facts by token id; null for the first.")
     ] = None
+    prompt_token_id_logprobs: Annotated[
+        str | UnsetType, Meta(description="With prompt_logprob_token_ids: float32 [rows, ids], an .npy file in base64.")
+    ] = UNSET
     prompt_token_ids: Annotated[list[int] | None, Meta(description="Ids of the prompt, with return_token_ids.")] = None
     kv_transfer_params: KvTransferParams = UNSET
 

@@ -55,10 +55,12 @@ def params_of(given: SamplingParamsBody, *, stream: bool, as_text: bool) -> Samp
         fields["structured_outputs"] = given.structured_outputs.to_params()
     if given.repetition_detection is not None:
         fields["repetition_detection"] = RepetitionDetection(**given.repetition_detection.model_dump())
-    if stream and fields.get("prompt_logprobs") is not None:
-        raise InvalidRequest("`prompt_logprobs` are not available when `stream=True`.", field="prompt_logprobs")
+    for name in ("prompt_logprobs", "prompt_logprob_token_ids"):
+        if stream and fields.get(name) is not None:
+            raise InvalidRequest(f"`{name}` are not available when `stream=True`.", field=name)
     kind = RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY
     params = SamplingParams(**fields, output_kind=kind)
+    params.flat_logprobs = False  # answers in JSON have one form of log-probabilities
     if as_text and not params.detokenize:
         raise InvalidRequest("output_mode 'text' requires sampling_params.detokenize to be true.", field="output_mode")
     if not as_text and not params.stops:

@@ -30,7 +30,9 @@ def num_logprobs_of(output: RequestOutput) -> int:
     return num_candidates(output.prompt_logprobs, *(each.logprobs for each in output.outputs))
 
 
-async def rendered_prompt_logprobs(positions: list[PositionLogprobs | None], parts: LargeParts) -> tuple[PromptLogprobs, int]:
+async def rendered_prompt_logprobs(
+    positions: Sequence[PositionLogprobs | None], parts: LargeParts
+) -> tuple[PromptLogprobs, int]:
     """Return the log-probabilities of a prompt for an answer, and their number of candidates; the candidates are freed."""
     number = num_candidates(positions)
     found = await rendered(number, partial(prompt_logprobs_json, positions, parts))

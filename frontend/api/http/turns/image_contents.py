@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tetrad.frontend.media.items import MediaSource
-from tetrad.frontend.media.parts import image_part
+from tetrad.frontend.media.parts import media_part
 
 Part = dict[str, Any]
 Content = str | list[Part]
@@ -19,7 +19,7 @@ def content_of(pieces: Iterable[str | MediaSource]) -> Content:
     texts = [piece for piece in given if isinstance(piece, str)]
     if len(texts) == len(given):
         return "\n".join(texts)
-    return [_text_part(piece) if isinstance(piece, str) else image_part(piece) for piece in given]
+    return [_text_part(piece) if isinstance(piece, str) else media_part(piece) for piece in given]
 
 
 def text_and_images(content: Content) -> tuple[str, list[Part]]:

@@ -83,11 +83,6 @@ async def test_what_http_refuses_is_refused_in_the_same_words(client, engine, ca
     ("fields", "message", "field"),
     [
         (
-            {"messages": [pb.ChatMessage(role="user", content_parts=[pb.ContentPart(video=pb.MediaPart(url="data:,"))])]},
-            "This server does not support video.",
-            "video",
-        ),
-        (
             {"kv_transfer_params_json": '{"do_remote_decode": true}'},
             "kv_transfer_params.do_remote_decode needs an engine core with --kv-role producer or both; there is none.",
             "kv_transfer_params",

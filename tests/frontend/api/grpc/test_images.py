@@ -70,8 +70,8 @@ async def test_a_prompt_has_media(stub, engine, prompt):
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"media": [pb.MediaPart(data=b"x", modality="audio")]}, "media[0]: media of modality 'audio' are not supported"),
-        ({"media": [pb.MediaPart(data=b"x", media_type="video/mp4")]}, "media[0]: media of modality 'video' are not supported"),
+        ({"media": [pb.MediaPart(data=b"x", modality="smell")]}, "media[0]: media of modality 'smell' are not supported"),
+        ({"media": [pb.MediaPart(data=b"x", media_type="audio/wav")]}, "At most 0 audio(s) may be provided in one prompt."),
         ({"media": [pb.MediaPart()]}, "media[0] needs data, url or uuid."),
         ({"media": [pb.MediaPart(data=b"broken")]}, "Failed to load image"),
         ({"media": [pb.MediaPart(data=b"x")], "text": ""}, "The decoder prompt cannot be empty"),
@@ -83,6 +83,6 @@ async def test_wrong_media_of_a_prompt_are_refused(stub, fields, text):
 
 
 async def test_other_media_of_a_conversation_are_refused(stub):
-    request = chat(pb.ContentPart(image=pb.MediaPart(data=b"x", modality="video")))
+    request = chat(pb.ContentPart(image=pb.MediaPart(data=b"x", modality="smell")))
 
-    assert "messages[0].content[0]: media of modality 'video' are not supported" in await refusal(stub.Chat(request))
+    assert "messages[0].content[0]: media of modality 'smell' are not supported" in await refusal(stub.Chat(request))

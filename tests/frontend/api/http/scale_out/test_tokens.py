@@ -279,6 +279,8 @@ async def test_an_abort_ends_a_request_of_this_api_and_no_other(http, engine):
         ({"sampling_params": {"detokenize": False}, "output_mode": "text"}, "output_mode", "detokenize"),
         ({"output_mode": "words"}, "output_mode", ""),
         ({"sampling_params": {"prompt_logprobs": 1}, "stream": True}, "prompt_logprobs", "stream"),
+        ({"sampling_params": {"prompt_logprob_token_ids": [1]}, "stream": True}, "prompt_logprob_token_ids", "stream"),
+        ({"sampling_params": {"prompt_logprob_token_ids": [1]}}, "prompt_logprob_start", "leaves no token to score"),
         ({"stream_options": {"include_usage": True}}, "stream_options", "stream=True"),
         ({"features": {"mm_hashes": {}}}, "features", "features is not supported"),
         ({"content_parts": [{"type": "image_url"}]}, "content_parts", "content_parts is not supported"),

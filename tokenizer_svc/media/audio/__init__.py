@@ -1,0 +1,1 @@
+"""Audio: decodes audio files, and knows the feature extractors of the families of models."""

@@ -1,0 +1,23 @@
+"""`python -m tetrad.tokenizer_svc.media.audio.audio_process BYTES SECONDS`: preprocesses audio; see ../child.py."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tetrad.services.sandbox.process import serve_frames
+from tetrad.tokenizer_svc.media.child import Processor, answers
+
+
+def _make(**arguments: Any) -> Processor:
+    # Imported here, where failures become answers and torch is hidden.
+    from tetrad.tokenizer_svc.media.audio.extractor import AudioExtractor
+
+    return AudioExtractor(**arguments)
+
+
+def prepare(hello: bytes) -> Callable[[bytes], bytes]:
+    """Return a function that answers questions; `hello` holds the arguments of AudioExtractor."""
+    return answers(hello, _make)
+
+
+if __name__ == "__main__":
+    serve_frames(prepare)

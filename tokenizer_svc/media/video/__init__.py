@@ -1,0 +1,1 @@
+"""Video: decodes video files, and knows the video processors of the families of models."""
