@@ -228,9 +228,6 @@ class ForeignEngineArguments:
     code_revision: Any = argument(ignored(None, _TRUST))
     fault_tolerance_config: Any = argument(ignored(None, _RECOVERY))
     enable_fault_tolerance: Any = argument(ignored(False, _RECOVERY))
-    per_request_spec_decode_metrics: Any = argument(
-        refused("none", "Drafts are counted for all requests together, in `/metrics`.")
-    )
     kv_events_config: Any = argument(
         refused(
             None,

@@ -36,6 +36,7 @@ SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
             "max_num_batched_tokens",
             "long_prefill_token_threshold",
             "logprobs_mode",
+            "per_request_spec_decode_metrics",
             "max_decode_slowdown",
             "pipeline_depth",
             "enable_expert_parallel",
