@@ -243,16 +243,21 @@ class EngineCoreSettings(ServiceSettings):
         """The addresses of the workers, by rank."""
         return split_names(self.worker_target)
 
+    @property
+    def drafter(self) -> str:
+        """The method of speculation if a model of its own proposes the tokens; empty: none does."""
+        config = read_speculative_config(self.speculative_config)
+        return config.method if config is not None and config.method in ("draft_model", "eagle3", "mtp") else ""
+
     @model_validator(mode="after")
     def _can_move_blocks(self) -> Self:
         if self.kv_role == "none":
             return self
         if self.num_ranks > 1:
             raise ValueError(f"kv_role {self.kv_role} needs a model on one worker; here {self.num_ranks} compute it together")
-        config = read_speculative_config(self.speculative_config)
-        if config is not None and config.method in ("draft_model", "eagle3", "mtp"):
+        if self.drafter:
             raise ValueError(
-                f"kv_role {self.kv_role} moves no blocks of a drafter; speculative_config has method {config.method}"
+                f"kv_role {self.kv_role} moves no blocks of a drafter; speculative_config has method {self.drafter}"
             )
         if not self.enable_prefix_caching:
             raise ValueError(f"kv_role {self.kv_role} needs enable_prefix_caching: blocks are found by their content")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tetrad.tokenizer_svc.media.images.families.table import FAMILIES as PREPROCESSED
+from tetrad.tokenizer_svc.media.video.families import FAMILIES as WITH_VIDEOS
 from tetrad.worker_svc.checkpoint.gguf_architectures import ARCHITECTURES as GGUF
 from tetrad.worker_svc.cuda.decoder import TRAITS as KERNEL_TRAITS
 from tetrad.worker_svc.cuda.torch_attention import MAX_HEAD_DIM
@@ -16,6 +17,7 @@ from tetrad.worker_svc.families.encoders import ENCODERS, family_of
 from tetrad.worker_svc.families.pooling import KINDS, generator_of
 from tetrad.worker_svc.families.registry import FAMILIES, WRAPPERS, read_config
 from tetrad.worker_svc.media.tower_kinds import TOWER_KINDS
+from tetrad.worker_svc.media.video_kinds import VIDEO_KINDS
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.quantization import CHECKPOINT_METHODS
 from tetrad.worker_svc.model_facts.tensor_names import Stored
@@ -109,7 +111,6 @@ from dataclasses import replace
 
 from tetrad.worker_svc.families.decoder import decoder
 from tetrad.worker_svc.families.values import Values
-from tetrad.worker_svc.media.tower_kinds import TOWER_KINDS
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.tensor_names import Rows, Stored, TensorNames
 
@@ -143,8 +144,10 @@ class; it encodes images beside the steps of other requests ([requests.md](reque
 in one line, also if the files of a model have no `preprocessor_config.json`. Other `...ForConditionalGeneration` models whose
 text model transformers has, such as Gemma 4, run as [other models](#other-models) do.
 
-| family | architecture | images |
-|---|---|---|
+Models that read videos take them in the same way ([requests.md](requests.md#videos)); a video is encoded frame by frame.
+
+| family | architecture | images | videos |
+|---|---|---|---|
 """
 _GRANITE = {"embedding_multiplier": 12.0, "attention_multiplier": 0.015625, "residual_multiplier": 0.22, "logits_scaling": 8.0}
 _NEEDED: dict[str, dict[str, Any]] = {
@@ -239,8 +242,10 @@ def _variants() -> str:
 
 
 def _wrapper_rows() -> list[str]:
-    rows = ((family.title, architecture, _images(architecture)) for architecture, family in WRAPPERS.items())
-    return sorted(f"| {title} | `{architecture}` | {images} |\n" for title, architecture, images in rows)
+    rows = (
+        (family.title, architecture, _images(architecture), _videos(architecture)) for architecture, family in WRAPPERS.items()
+    )
+    return sorted(f"| {title} | `{architecture}` | {images} | {videos} |\n" for title, architecture, images, videos in rows)
 
 
 def _images(architecture: str) -> str:
@@ -249,12 +254,19 @@ def _images(architecture: str) -> str:
     return "read on the CPU" if TOWER_KINDS[architecture].is_whole else "read"
 
 
+def _videos(architecture: str) -> str:
+    return "read" if architecture in VIDEO_KINDS and not _model_types(architecture).isdisjoint(WITH_VIDEOS) else "refused"
+
+
 def _reads_images(architecture: str) -> bool:
     """Return whether both the worker and the tokenizer read images of an architecture."""
+    return architecture in TOWER_KINDS and not _model_types(architecture).isdisjoint(PREPROCESSED)
+
+
+def _model_types(architecture: str) -> set[str]:
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
-    kinds = {kind for kind, name in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.items() if name == architecture}
-    return architecture in TOWER_KINDS and not kinds.isdisjoint(PREPROCESSED)
+    return {kind for kind, name in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.items() if name == architecture}
 
 
 def _encoders() -> dict[str, list[str]]:

@@ -11,6 +11,7 @@ from typing import Protocol
 from tetrad.frontend.engine.prepared_request import PreparedRequest
 from tetrad.frontend.engine.wire import encode_request, encode_sampling, without_tensors
 from tetrad.frontend.media.features import MediaFeature, total_bytes
+from tetrad.frontend.request.kv_transfer import FIELD_OF_ENGINE_CORES
 from tetrad.frontend.request.prompt_embeds import PromptEmbeds
 from tetrad.frontend.request.request_state import RequestState
 from tetrad.frontend.request.sequence import Sequence
@@ -100,7 +101,7 @@ class ActiveSequence:
 
     def try_without_transfer(self, error: TetradError) -> bool:
         """Remove the KV transfer if `error` refuses it and the sequence can do without it; return whether it was removed."""
-        if not self.may_drop_transfer or error.field != "kv_transfer" or not self.message.HasField("kv_transfer"):
+        if not self.may_drop_transfer or error.field != FIELD_OF_ENGINE_CORES or not self.message.HasField("kv_transfer"):
             return False
         self.message.ClearField("kv_transfer")
         return True

@@ -56,8 +56,11 @@ class MediaLimits:
     @property
     def modalities(self) -> tuple[str, ...]:
         """The modalities that prompts may have: those that both the tokenizer and the engine core take."""
-        encoded = {facts.modality for facts in self._engines.info.modalities}
-        return tuple(modality for modality in self._preprocessed if modality in encoded)
+        return tuple(modality for modality in self._preprocessed if self.is_encoded(modality))
+
+    def is_encoded(self, modality: str) -> bool:
+        """Return whether the engine core takes preprocessed items of a modality."""
+        return any(facts.modality == modality for facts in self._engines.info.modalities)
 
     def check(self, items: Sequence[Placed], *, kwargs: Mapping[str, object]) -> None:
         """Raise InvalidRequest for items that the model does not take, or more than its limit or the operator's.

@@ -45,7 +45,7 @@ class Recordings:
 
     def tasks(self) -> tuple[SpeechTask, ...]:
         """Return what the model makes of recordings."""
-        return self._model.tokenizer.speech_tasks if _AUDIO in self._model.media.modalities else ()
+        return self._model.tokenizer.speech_tasks if self._model.media.is_encoded(_AUDIO) else ()
 
     def check_task(self, task: SpeechTask) -> None:
         """Raise Unsupported if the model does not do a task."""

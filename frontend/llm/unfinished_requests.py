@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from tetrad.frontend.engine.client_sequence import ActiveSequence, Engine
 from tetrad.frontend.observability.metrics import FrontendMetrics
 from tetrad.frontend.observability.recent_requests import RecentRequests
+from tetrad.frontend.request.kv_transfer import FIELD_OF_ENGINE_CORES, KV_TRANSFER_PARAMS
 from tetrad.frontend.request.request_state import RequestState
 from tetrad.frontend.request.sampling_values import EXTRA_ARGS, name_of_extra_args
 from tetrad.frontend.request.sequence import Sequence
@@ -125,6 +126,8 @@ class UnfinishedRequests:
             request.params.structured_outputs.name_field(error)
         if error.field == EXTRA_ARGS:
             error.field = name_of_extra_args(request.params.extra_args)
+        if error.field == FIELD_OF_ENGINE_CORES:
+            error.field = KV_TRANSFER_PARAMS
         request.collector.fail(error)
         self._retire(request, error)
 

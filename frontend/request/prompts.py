@@ -8,6 +8,7 @@ from tetrad.frontend.media.features import MediaFeature
 from tetrad.frontend.media.items import MediaSource
 from tetrad.frontend.media.prompt_media import checked_kwargs, sources_of
 from tetrad.frontend.request.admission import estimated_tokens
+from tetrad.frontend.request.encoder_decoder import EncoderDecoderPrompt, has_two_parts, joined
 from tetrad.frontend.request.prompt_embeds import PromptEmbeds, embeds_of_tensor
 from tetrad.frontend.request.sampling_values import check_text
 from tetrad.services.errors import InvalidRequest
@@ -57,7 +58,7 @@ class EmbedsPrompt(TypedDict):
     cache_salt: NotRequired[str]
 
 
-PromptType = str | list[int] | TextPrompt | TokensPrompt | EmbedsPrompt
+PromptType = str | list[int] | TextPrompt | TokensPrompt | EmbedsPrompt | EncoderDecoderPrompt
 
 _KEYS = (
     "prompt, prompt_token_ids, prompt_embeds, multi_modal_data, multi_modal_uuids, mm_processor_kwargs, media_io_kwargs and "
@@ -89,14 +90,14 @@ class Prompt:
 
 
 def normalize_prompt(prompt: PromptType, *, cache_salt: str = "") -> Prompt:
-    """Return `prompt` in its normal form; InvalidRequest if it has none of the five forms of PromptType."""
+    """Return `prompt` in its normal form; InvalidRequest if it has none of the forms of PromptType."""
     if isinstance(prompt, str):
         return Prompt(_checked_text(prompt), None, _checked_salt(cache_salt))
     if isinstance(prompt, list | tuple):
         return Prompt(None, _checked_ids(list(prompt)), _checked_salt(cache_salt))
     if not isinstance(prompt, dict):
         raise _wrong(f"A prompt is a string, a list of token ids, a TextPrompt or a TokensPrompt, got {type(prompt).__name__}.")
-    fields: dict[str, Any] = dict(prompt)
+    fields: dict[str, Any] = joined(prompt) if has_two_parts(prompt) else dict(prompt)
     salt = _checked_salt(str(fields.pop("cache_salt", None) or cache_salt))
     text, ids = fields.pop("prompt", None), fields.pop("prompt_token_ids", None)
     given = fields.pop("prompt_embeds", None)

@@ -54,10 +54,11 @@ def _fits(role: KvRole, transfer: Transfer | None) -> bool:
     return role is not KvRole.PRODUCER if transfer is None else can_do(role, transfer)
 
 
-def missing_role(transfer: Transfer | None) -> UnsupportedArgument:
-    """Return the error for a KV transfer that no engine core can do; it names the option."""
+def missing_role(transfer: Transfer | None, rank: int | None = None) -> UnsupportedArgument:
+    """Return the error for a KV transfer that no engine core can do, or the one of a rank cannot; it names the option."""
     key, roles = KV_TRANSFER_PARAMS, "producer, consumer or both"
     if transfer is not None and (transfer.do_remote_decode or transfer.do_remote_prefill):
         key += ".do_remote_decode" if transfer.do_remote_decode else ".do_remote_prefill"
         roles = "producer or both" if transfer.do_remote_decode else "consumer or both"
-    return UnsupportedArgument(f"{key} needs an engine core with --kv-role {roles}; there is none.", field=KV_TRANSFER_PARAMS)
+    why = "there is none" if rank is None else f"that of data_parallel_rank {rank} has another role"
+    return UnsupportedArgument(f"{key} needs an engine core with --kv-role {roles}; {why}.", field=KV_TRANSFER_PARAMS)

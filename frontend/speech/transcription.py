@@ -1,5 +1,6 @@
 """Transcription: joins the outputs of a recording's pieces. All pieces run at the same time; their texts come in order."""
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
@@ -10,6 +11,9 @@ from tetrad.frontend.net.together import all_of
 from tetrad.frontend.request.outputs import CompletionOutput, FinishReasonName, RequestOutput
 from tetrad.frontend.speech.joined_text import JoinedText
 from tetrad.frontend.speech.segments import Segment, split_at_times
+
+_TIMESTAMP = re.compile(r"<\|\d+\.\d\d\|>")
+"""Text of Whisper's timestamps, which are no special tokens: a model may write some although its prompt asks for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,7 @@ class Transcription:
         if new.finish_reason not in (None, "stop") and self.finish_reason == "stop":
             self.finish_reason = new.finish_reason
         if not self._with_segments:
-            return self._joined.add(place, new.text), []
+            return self._joined.add(place, _TIMESTAMP.sub("", new.text)), []
         read.add(new)
         if new.finish_reason is None:
             return "", []

@@ -1,4 +1,4 @@
-"""Media prompts: replaces the images and videos of a program's prompts and messages by the contents of files.
+"""Media prompts: replaces the images, audio and videos of a program's prompts and messages by the contents of files.
 
 The frontend takes files alone, since it decodes no pixels. Knows vLLM's `multi_modal_data` and its content part
 `image_pil`; checks nothing else of a prompt. Encoding an image takes up to a second, so it runs in a thread.
@@ -8,8 +8,10 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
+from tetrad.frontend.request.encoder_decoder import has_two_parts, joined
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.library.arguments import Conversation
+from tetrad.library.audio_bytes import audio_bytes, audio_items
 from tetrad.library.image_bytes import image_bytes
 from tetrad.library.video_bytes import video_bytes, video_items
 from tetrad.services.errors import InvalidRequest
@@ -20,7 +22,7 @@ _IMAGE_DIMENSIONS = 3
 
 def has_media(prompt: PromptType) -> bool:
     """Return whether a prompt has images that are still to be preprocessed."""
-    return isinstance(prompt, dict) and bool(prompt.get(_DATA))
+    return isinstance(prompt, dict) and (bool(prompt.get(_DATA)) or has_two_parts(prompt))
 
 
 def has_media_parts(messages: Conversation) -> bool:
@@ -34,7 +36,7 @@ async def with_files(prompt: PromptType) -> PromptType:
     """Return a prompt whose media are files; a prompt without media is returned as it is. InvalidRequest: one is no image."""
     if not has_media(prompt):
         return prompt
-    return await asyncio.to_thread(_with_files, cast(dict[str, Any], prompt))
+    return await asyncio.to_thread(_with_files, _one_part(prompt))
 
 
 def with_processor_kwargs(prompt: PromptType, kwargs: Mapping[str, Any] | None) -> PromptType:
@@ -44,7 +46,7 @@ def with_processor_kwargs(prompt: PromptType, kwargs: Mapping[str, Any] | None) 
     """
     if not kwargs or not has_media(prompt):
         return prompt
-    fields = cast(dict[str, Any], prompt)
+    fields = _one_part(prompt)
     return cast(PromptType, {**fields, _KWARGS: {**kwargs, **(fields.get(_KWARGS) or {})}})
 
 
@@ -57,6 +59,12 @@ async def messages_with_files(messages: Conversation) -> Conversation:
     if not any(_is_pil(part) for message in messages for part in _parts(message)):
         return messages
     return await asyncio.to_thread(_messages_with_files, messages)
+
+
+def _one_part(prompt: PromptType) -> dict[str, Any]:
+    """Return a prompt with media as a dict with `multi_modal_data`."""
+    fields = cast(dict[str, Any], prompt)
+    return joined(fields) if has_two_parts(fields) else fields
 
 
 def _with_files(prompt: Mapping[str, Any]) -> PromptType:
@@ -89,6 +97,7 @@ def _listed(items: Any) -> Iterable[Any]:
 
 _READERS: Mapping[str, tuple[Callable[[Any], Iterable[Any]], Callable[[Any, str], bytes]]] = {
     "image": (_listed, image_bytes),
+    "audio": (audio_items, audio_bytes),
     "video": (video_items, video_bytes),
 }
 """Modality -> functions that return its items one by one, and the file of an item."""

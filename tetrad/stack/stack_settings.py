@@ -109,5 +109,7 @@ class StackSettings:
             why = "the experts on each worker; enable_expert_parallel divides them among the engine cores"
         elif not self.engine_core.enable_prefix_caching:
             why = "enable_prefix_caching: KV blocks are found by their content"
+        elif drafter := self.engine_core.drafter:
+            why = f"no drafter, whose blocks are not moved; speculative_config has method {drafter}"
         if why:
             raise InvalidRequest(f"num_prefill_engines needs {why}.", field="num_prefill_engines")

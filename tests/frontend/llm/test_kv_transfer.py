@@ -37,6 +37,15 @@ async def test_other_extra_args_still_need_a_logits_processor(llm, engine):
     assert not engine.requests
 
 
+async def test_an_engine_core_s_refusal_names_the_caller_s_object(llm, engine):
+    engine.reject = lambda _: InvalidRequest("kv_transfer names the worker 'x'; kv-peers allows none.", field="kv_transfer")
+
+    with pytest.raises(InvalidRequest, match="names the worker 'x'") as caught:
+        await outputs_of(llm, DECODE)
+
+    assert caught.value.field == "kv_transfer_params"
+
+
 async def test_a_transfer_is_given_once(llm):
     with pytest.raises(InvalidRequest, match="kv_transfer_params is given twice"):
         await outputs_of(llm, DECODE, kv_transfer=KvTransfer(do_remote_prefill=True))

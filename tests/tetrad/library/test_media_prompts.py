@@ -97,3 +97,15 @@ async def test_messages_without_pil_parts_are_passed_on():
     messages = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]
 
     assert await messages_with_files(messages) is messages
+
+
+async def test_a_prompt_of_an_encoder_and_a_decoder_becomes_one_with_files():
+    encoder = {"prompt": "", "multi_modal_data": {"image": ARRAY[0]}}
+
+    prompt = with_processor_kwargs({"encoder_prompt": encoder, "decoder_prompt": "hi"}, {"size": 3})
+    found = normalize_prompt(await with_files(prompt))
+    plain = normalize_prompt(await with_files({"encoder_prompt": encoder, "decoder_prompt": [1, 2]}))
+
+    assert (found.text, found.mm_processor_kwargs) == ("hi", {"size": 3})
+    assert np.array_equal(pixels(found.media[0].data), ARRAY[0])
+    assert plain.token_ids == [1, 2]

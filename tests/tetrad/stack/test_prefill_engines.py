@@ -34,10 +34,14 @@ def test_without_them_each_engine_core_has_the_role_of_its_settings(children_of)
         ({"tensor_parallel_size": 2}, "num_prefill_engines needs a model on one worker"),
         ({"enable_expert_parallel": True}, "num_prefill_engines needs the experts on each worker"),
         ({"enable_prefix_caching": False}, "num_prefill_engines needs enable_prefix_caching"),
+        (
+            {"speculative_config": '{"method": "draft_model", "model": "/d", "num_speculative_tokens": 2}'},
+            "num_prefill_engines needs no drafter, .* has method draft_model",
+        ),
     ],
 )
 def test_what_moves_no_blocks_is_refused(changes, text):
-    core = {name: value for name, value in changes.items() if name.startswith("enable_")}
+    core = {name: value for name, value in changes.items() if not name.endswith("_size")}
     sizes = {name: value for name, value in changes.items() if name not in core}
 
     with pytest.raises(InvalidRequest, match=text):

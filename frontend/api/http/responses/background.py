@@ -18,8 +18,8 @@ from tetrad.services.log import get_logger
 
 log = get_logger()
 
-# Number of finished responses whose events are kept, so that clients can still follow them.
-_MAX_FINISHED = 64
+MAX_FINISHED = 64
+"""Number of finished responses whose events are kept, so that clients can still follow them."""
 _WATCH_S = 1.0
 
 
@@ -203,5 +203,5 @@ class BackgroundJobs:
         job = self._jobs.pop(response_id, None)
         if job is not None and job.keeps_events:
             self._finished[response_id] = job
-            if len(self._finished) > _MAX_FINISHED:
+            if len(self._finished) > MAX_FINISHED:
                 self._finished.popitem(last=False)

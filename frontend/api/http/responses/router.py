@@ -13,7 +13,7 @@ from tetrad.frontend.api.http.requests.body import read_body, read_prompt_body
 from tetrad.frontend.api.http.requests.headers import request_id_of
 from tetrad.frontend.api.http.requests.models import llm_of
 from tetrad.frontend.api.http.responses import documentation as docs
-from tetrad.frontend.api.http.responses.background import BackgroundJob
+from tetrad.frontend.api.http.responses.background import MAX_FINISHED, BackgroundJob
 from tetrad.frontend.api.http.responses.bodies import InputTokensRequest, ResponsesRequest
 from tetrad.frontend.api.http.responses.encoding import encoded_events, response_of
 from tetrad.frontend.api.http.responses.event_documentation import RESPONSE_EVENT
@@ -84,7 +84,8 @@ async def get_response(
     if stream:
         job = await service.followable(response_id)
         if job is None:
-            text = f"The events of response {response_id!r} are not kept: it was not created with background and stream."
+            kept = f"those of the last {MAX_FINISHED} responses that it generated with background and stream"
+            text = f"The events of response {response_id!r} are not here: a frontend keeps {kept}."
             raise InvalidRequest(text, field="stream")
         return _followed(request, job, starting_after + 1)
     return await response_of(await service.response(response_id))

@@ -9,6 +9,7 @@ from tests.frontend.fakes.engine import LEASE_ID
 from tests.frontend.fakes.images import IMAGES
 from tests.frontend.routing.disaggregation.conftest import PROMPT
 from tetrad.frontend.request.outputs import LoRARequest
+from tetrad.services.errors import UnsupportedArgument
 from tetrad.services.rpc.columns import pack_u32, unpack_u32
 from tetrad.v1 import engine_core_pb2, types_pb2
 
@@ -124,6 +125,11 @@ async def test_a_client_s_proxy_may_use_the_same_producers(asking, producer, con
 
     assert (len(producer.requests), len(consumer.requests)) == (1, 0)
     assert last.kv_transfer_params["remote_request_id"] == producer.requests[0].request_id
+
+
+async def test_a_pinned_request_needs_the_role_of_its_engine_core(asking):
+    with pytest.raises(UnsupportedArgument, match="producer or both; that of data_parallel_rank 1 has another role"):
+        await asking.start(data_parallel_rank=1, extra_args={"kv_transfer_params": {"do_remote_decode": True}})
 
 
 async def test_engine_cores_of_role_both_have_no_phases(connect_pair, producer, consumer):

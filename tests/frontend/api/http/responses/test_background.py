@@ -339,9 +339,11 @@ async def test_what_another_frontend_deleted_cannot_be_followed_either(serve_fro
         url = f"/v1/responses/{json.loads(stream.splitlines()[1].removeprefix('data: '))['response']['id']}"
         followed = await one.http.get(url, params={"stream": True})
 
+        elsewhere = await other.http.get(url, params={"stream": True})
         await other.http.delete(url)
 
         assert followed.text == stream
+        assert "are not here: a frontend keeps those of the last 64 responses" in elsewhere.json()["error"]["message"]
         assert (await one.http.get(url, params={"stream": True})).status_code == 404
 
 

@@ -1,0 +1,80 @@
+"""What transformers' Whisper writes about a recording, piece by piece and token by token."""
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoTokenizer, WhisperFeatureExtractor, WhisperForConditionalGeneration
+
+from tests.whisper_files import END, NO_TIMES, PREVIOUS, START, save_whisper
+from tetrad.tokenizer_svc.speech.cutting import cut
+
+RATE = 16_000
+TIME = re.compile(r"<\|\d+\.\d\d\|>")
+
+
+def save_talkative_whisper(directory: Path) -> None:
+    """Write a tiny model that writes few timestamps; without a change, most of its tokens would be some."""
+    model = save_whisper(directory, seed=3)
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    with torch.no_grad():
+        model.model.decoder.embed_tokens.weight[tokenizer.convert_tokens_to_ids("<|0.00|>") :] *= 0.5
+    model.save_pretrained(directory)
+
+
+@dataclass(frozen=True)
+class Written:
+    """The generated tokens of a piece, without the end of text, and their log-probabilities."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+
+
+class SpeechReference:
+    """transformers' model and processors of a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.model = WhisperForConditionalGeneration.from_pretrained(directory).eval()
+        self.tokenizer = AutoTokenizer.from_pretrained(directory)
+        self.extractor = WhisperFeatureExtractor.from_pretrained(directory)
+
+    def ids(self, *tokens: str) -> list[int]:
+        return [self.tokenizer.convert_tokens_to_ids(token) for token in tokens]
+
+    def language(self, wave: np.ndarray, languages: tuple[str, ...]) -> str:
+        """Return the code of the likeliest language of a recording's first piece."""
+        [first, *_] = self.features(wave)
+        logits = self._logits(first, self.ids(START))[0, -1]
+        return max(languages, key=lambda code: logits[self.ids(f"<|{code}|>")[0]].item())
+
+    def prompt(self, language: str, task: str = "transcribe", last: str = NO_TIMES, before: str = "") -> list[int]:
+        earlier = self.tokenizer.encode(f" {before}", add_special_tokens=False) if before else []
+        return [*(self.ids(PREVIOUS) + earlier if earlier else []), *self.ids(START, f"<|{language}|>", f"<|{task}|>", last)]
+
+    def features(self, wave: np.ndarray) -> list[torch.Tensor]:
+        bounds = cut(wave, RATE, 30.0)
+        found = [self.extractor(wave[start:end], sampling_rate=RATE, return_tensors="pt") for start, end in pairwise(bounds)]
+        return [each["input_features"] for each in found]
+
+    def write(self, features: torch.Tensor, prompt: list[int], num_tokens: int) -> Written:
+        """Return the likeliest tokens after a prompt."""
+        ids, logprobs = list(prompt), []
+        [end] = self.ids(END)
+        for _ in range(num_tokens):
+            values = self._logits(features, ids)[0, -1].log_softmax(-1)
+            token = int(values.argmax())
+            if token == end:
+                break
+            ids.append(token)
+            logprobs.append(values[token].item())
+        return Written(ids[len(prompt) :], logprobs)
+
+    def text(self, token_ids: list[int]) -> str:
+        return TIME.sub("", self.tokenizer.decode(token_ids, skip_special_tokens=True)).strip()
+
+    @torch.inference_mode()
+    def _logits(self, features: torch.Tensor, ids: list[int]) -> torch.Tensor:
+        return self.model(input_features=features, decoder_input_ids=torch.tensor([ids])).logits
