@@ -20,7 +20,7 @@ from tetrad.services.observability.metrics import REQUESTS_OF_A_STEP, SECONDS_OF
 _LOSSES = ("UNAVAILABLE", "STEP_TIMEOUT", "STEP_FAILED", "EXPERTS_LOST", "WORKER_FAULT")
 """The most frequent reasons for the loss of a worker; see executor.py."""
 
-_SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
+_SLEEP_STATES = ("awake", "weights_offloaded", "discard_all", "kv_cache_released")
 """vLLM's names of the sleep levels."""
 
 P = ParamSpec("P")

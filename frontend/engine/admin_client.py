@@ -33,6 +33,8 @@ _MODES: dict[PauseMode, engine_core_pb2.PauseMode] = {
     "keep": engine_core_pb2.PAUSE_MODE_KEEP,
 }
 _LEVELS = (0, 1, 2)
+_KV_CACHE_ALONE = 3
+"""Level at which the weights stay on the device."""
 _TIMEOUT_S = 10.0
 _PROFILE_TIMEOUT_S = 300.0
 """Seconds to wait for an answer: a worker writes its file first, which takes minutes for a long recording."""
@@ -157,6 +159,14 @@ class EngineAdminClient:
         if level not in _LEVELS:
             raise InvalidRequest(f"level must be 0, 1 or 2, got {level}.", field="level")
         request = engine_core_pb2.EngineCoreAdminServiceSleepRequest(level=level, mode=mode_of(mode))
+        await self._ask_all("Sleep", request, timeout_s=_SLEEP_TIMEOUT_S)
+
+    async def release_kv_cache_memory(self) -> None:
+        """Let the workers release the memory of their KV caches alone; requests wait, or are refused, as during `sleep`.
+
+        `wake_up` undoes it. Raises AlreadyExists if an engine sleeps.
+        """
+        request = engine_core_pb2.EngineCoreAdminServiceSleepRequest(level=_KV_CACHE_ALONE, mode=mode_of("keep"))
         await self._ask_all("Sleep", request, timeout_s=_SLEEP_TIMEOUT_S)
 
     async def wake_up(self, tags: Sequence[str] = ()) -> None:

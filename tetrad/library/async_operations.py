@@ -80,6 +80,10 @@ class AsyncOperations:
         """Release the memory of the device until `wake_up`. Arguments and errors: see LLM.sleep."""
         await (await self.start()).engine_admin.sleep(level, mode)
 
+    async def release_kv_cache_memory(self) -> None:
+        """Release the memory of the KV cache until `wake_up`; see LLM.release_kv_cache_memory."""
+        await (await self.start()).engine_admin.release_kv_cache_memory()
+
     async def wake_up(self, tags: Sequence[str] | None = None) -> None:
         """Undo `sleep` for the parts in `tags` ("weights", "kv_cache"), or for all."""
         await (await self.start()).engine_admin.wake_up(tags or ())

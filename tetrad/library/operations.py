@@ -66,6 +66,13 @@ class Operations:
         """
         self._running.run(self._running.frontend.engine_admin.sleep(level, mode))
 
+    def release_kv_cache_memory(self) -> None:
+        """Release the memory of the KV cache until `wake_up`, for an update of the weights that needs it; the weights stay.
+
+        Requests are kept, as by `sleep`. Raises AlreadyExists if the engine sleeps.
+        """
+        self._running.run(self._running.frontend.engine_admin.release_kv_cache_memory())
+
     def wake_up(self, tags: Sequence[str] | None = None) -> None:
         """Undo `sleep`; dropped weights are loaded again.
 

@@ -48,6 +48,12 @@ _SLEEP = documented(
     tag="operate",
     errors=(*_ERRORS, 409),
 )
+_RELEASE = documented(
+    answer=obj("*", status=constant("kv_cache_released")),
+    example={"status": "kv_cache_released"},
+    tag="operate",
+    errors=(*_ERRORS, 409),
+)
 _WAKE_UP = documented(
     answer=obj("*", is_sleeping=field("boolean", "True: parts that the tags did not name sleep on.")),
     example={"is_sleeping": False},
@@ -141,6 +147,14 @@ async def sleep(
     for llm in _chosen(request, model):
         await llm.engine_admin.sleep(level, mode)
     return JsonResponse({"is_sleeping": True})
+
+
+@router.post("/release_kv_cache_memory", dependencies=_OPERATORS, **_RELEASE)
+async def release_kv_cache_memory(request: Request, model: _Model = "") -> Response:
+    """Free the memory of the KV cache alone, until /wake_up; unfinished requests are computed again, later ones get a 503."""
+    for llm in _chosen(request, model):
+        await llm.engine_admin.release_kv_cache_memory()
+    return JsonResponse({"status": "kv_cache_released"})
 
 
 @router.post("/wake_up", dependencies=_OPERATORS, **_WAKE_UP)
