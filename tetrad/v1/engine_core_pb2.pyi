@@ -698,10 +698,14 @@ class ListLorasResponse(_message.Message):
     def __init__(self, loras: _Optional[_Iterable[_Union[_types_pb2.LoraRequest, _Mapping]]] = ..., has_more: _Optional[bool] = ...) -> None: ...
 
 class EngineCoreAdminServiceStartProfileRequest(_message.Message):
-    __slots__ = ("prefix",)
+    __slots__ = ("prefix", "delay_iterations", "max_iterations")
     PREFIX_FIELD_NUMBER: _ClassVar[int]
+    DELAY_ITERATIONS_FIELD_NUMBER: _ClassVar[int]
+    MAX_ITERATIONS_FIELD_NUMBER: _ClassVar[int]
     prefix: str
-    def __init__(self, prefix: _Optional[str] = ...) -> None: ...
+    delay_iterations: int
+    max_iterations: int
+    def __init__(self, prefix: _Optional[str] = ..., delay_iterations: _Optional[int] = ..., max_iterations: _Optional[int] = ...) -> None: ...
 
 class EngineCoreAdminServiceStartProfileResponse(_message.Message):
     __slots__ = ()

@@ -23,6 +23,7 @@ router = APIRouter()
 
 _OPERATORS = [Depends(require_operator), Depends(query_alone)]
 _Model = Annotated[str, Query(description="Name of a model, where several are served. Empty: all of them.")]
+_MOST_STEPS = 2**32 - 1
 _PROFILE_ERRORS = (400, 401, 403, 500, 503)
 _ERRORS = (*_PROFILE_ERRORS, 404)
 
@@ -216,9 +217,11 @@ async def reset_encoder_cache(request: Request, model: _Model = "") -> Response:
 async def start_profile(
     request: Request,
     prefix: Annotated[str, Query(max_length=64, description="First part of the files' names. Empty: `profile`.")] = "",
+    delay_iterations: Annotated[int, Query(ge=0, le=_MOST_STEPS, description="Steps of a worker before it records.")] = 0,
+    max_iterations: Annotated[int, Query(ge=0, le=_MOST_STEPS, description="Steps that a worker records. 0: all.")] = 0,
 ) -> Response:
     """Record the function calls of this frontend, the engine cores and their workers until /stop_profile."""
-    await request.app.state.profiling.start(prefix)
+    await request.app.state.profiling.start(prefix, delay_iterations, max_iterations)
     return JsonResponse({"status": "recording"})
 
 

@@ -103,6 +103,7 @@ WRONG_QUERIES = {
     "/reset_prefix_cache?reset_external=true": "reset_external",
     "/resume?mode=keep": "mode",
     "/stop_profile?prefix=x": "prefix",
+    "/start_profile?max_iterations=-1": "max_iterations",
 }
 
 
