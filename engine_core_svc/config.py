@@ -162,6 +162,10 @@ class EngineCoreSettings(ServiceSettings):
         "mtp), num_speculative_tokens, model, prompt_lookup_min, prompt_lookup_max and others (docs/speculation.md). "
         "Empty: none.",
     )
+    enable_logging_iteration_details: bool = Field(
+        False,
+        description="Log each step: its requests and tokens of prompts and of generation, and its time.",
+    )
     per_request_spec_decode_metrics: Level = Field(
         "none",
         description="Counts of the drafts of each request, which its answer brings. summary: how many were verified and "

@@ -29,6 +29,7 @@ from tetrad.engine_core_svc.media.planning import Media, NoMedia
 from tetrad.engine_core_svc.media.store import MediaStore
 from tetrad.engine_core_svc.observability.metrics import EngineMetrics
 from tetrad.engine_core_svc.observability.request_spans import RequestSpans
+from tetrad.engine_core_svc.observability.step_log import NoStepLog, WrittenStepLog
 from tetrad.engine_core_svc.scheduler.adapters import AdapterLimits, Adapters
 from tetrad.engine_core_svc.scheduler.drafting import Drafts, NoDrafts
 from tetrad.engine_core_svc.scheduler.drafts.proposers import drafts_for
@@ -72,7 +73,7 @@ async def serve(
         carrier: carries the calls of sessions and operators, and those to the workers and tokenizers.
         drafts: proposes tokens for the worker to verify. None: chosen by the settings.
     """
-    metrics = EngineMetrics()
+    metrics = EngineMetrics(WrittenStepLog() if settings.enable_logging_iteration_details else NoStepLog())
     with shown(metrics.registry):
         await _serve(settings, shutdown, metrics, carrier, drafts)
 

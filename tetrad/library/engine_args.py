@@ -89,6 +89,7 @@ class EngineArgs(OlderEngineArguments):
             or a function that returns the changed config (see drop_in/config_overrides.py).
         speculative_config: vLLM's options of speculative decoding, a dict: {"method": "ngram", "num_speculative_tokens": 8};
             docs/speculation.md has them all. None: no speculative decoding.
+        enable_logging_iteration_details: log each step of the engine core.
         per_request_spec_decode_metrics: "summary" or "detailed" counts the drafts of each request, for
             `CompletionOutput.spec_decode_metrics`.
         runner: "auto" (from the model's files), "generate" or "pooling", with which a generative model makes embeddings.
@@ -186,6 +187,7 @@ class EngineArgs(OlderEngineArguments):
     hf_overrides: Overrides | None = None
     speculative_config: dict[str, Any] | None = None
     per_request_spec_decode_metrics: str = "none"
+    enable_logging_iteration_details: bool = False
     runner: str = "auto"
     convert: str = "auto"
     pooler_config: Any = None

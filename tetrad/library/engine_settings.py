@@ -37,6 +37,7 @@ SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
             "long_prefill_token_threshold",
             "logprobs_mode",
             "per_request_spec_decode_metrics",
+            "enable_logging_iteration_details",
             "max_decode_slowdown",
             "pipeline_depth",
             "enable_expert_parallel",

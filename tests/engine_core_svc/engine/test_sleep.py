@@ -265,7 +265,7 @@ async def test_health_and_load_say_that_it_sleeps(stack):
 async def test_a_gauge_says_how_the_engine_sleeps(directory, monkeypatch, level, state):
     """Under vLLM's name and with its labels."""
     found = []
-    monkeypatch.setattr(service, "EngineMetrics", lambda: found.append(EngineMetrics()) or found[-1])
+    monkeypatch.setattr(service, "EngineMetrics", lambda *args: found.append(EngineMetrics(*args)) or found[-1])
     async with Stack(directory) as stack:
         await stack.client()
         await sleep(stack, level=level)
