@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from tetrad.engine_core_svc.core.draft_metrics import Level
 from tetrad.engine_core_svc.core.speculative_config import read_speculative_config
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.settings import Names, ServiceSettings, split_names
@@ -161,6 +162,15 @@ class EngineCoreSettings(ServiceSettings):
         "mtp), num_speculative_tokens, model, prompt_lookup_min, prompt_lookup_max and others (docs/speculation.md). "
         "Empty: none.",
     )
+    enable_logging_iteration_details: bool = Field(
+        False,
+        description="Log each step: its requests and tokens of prompts and of generation, and its time.",
+    )
+    per_request_spec_decode_metrics: Level = Field(
+        "none",
+        description="Counts of the drafts of each request, which its answer brings. summary: how many were verified and "
+        "accepted. detailed: also those of each step. Needs speculative-config.",
+    )
     max_num_queued_reqs: int = Field(
         8192,
         ge=1,
@@ -291,6 +301,15 @@ class EngineCoreSettings(ServiceSettings):
     def long_steps_in_flight(self) -> int:
         """The maximum number of steps in flight while `PlanTiming` finds that steps are long."""
         return (self.pipeline_depth or 2) + self.pipeline_parallel_size - 1
+
+    @model_validator(mode="after")
+    def _has_drafts_to_count(self) -> Self:
+        level = self.per_request_spec_decode_metrics
+        if level != "none" and not self.speculative_config:
+            raise ValueError(
+                f"per_request_spec_decode_metrics {level} needs a speculative_config: without it there are no drafts"
+            )
+        return self
 
     @field_validator("speculative_config")
     @classmethod

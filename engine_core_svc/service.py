@@ -11,6 +11,7 @@ from tetrad.engine_core_svc.api.servicer import EngineCoreServicer
 from tetrad.engine_core_svc.api.trace_points import trace_points
 from tetrad.engine_core_svc.api.wire import encode_info, instance_id_of
 from tetrad.engine_core_svc.config import EngineCoreSettings
+from tetrad.engine_core_svc.core.draft_metrics import metrics_of_level
 from tetrad.engine_core_svc.core.message_sizes import MessageLimits
 from tetrad.engine_core_svc.core.speculative_config import read_speculative_config
 from tetrad.engine_core_svc.engine.admission import Admission, AdmissionLimits
@@ -28,6 +29,7 @@ from tetrad.engine_core_svc.media.planning import Media, NoMedia
 from tetrad.engine_core_svc.media.store import MediaStore
 from tetrad.engine_core_svc.observability.metrics import EngineMetrics
 from tetrad.engine_core_svc.observability.request_spans import RequestSpans
+from tetrad.engine_core_svc.observability.step_log import NoStepLog, WrittenStepLog
 from tetrad.engine_core_svc.scheduler.adapters import AdapterLimits, Adapters
 from tetrad.engine_core_svc.scheduler.drafting import Drafts, NoDrafts
 from tetrad.engine_core_svc.scheduler.drafts.proposers import drafts_for
@@ -71,7 +73,7 @@ async def serve(
         carrier: carries the calls of sessions and operators, and those to the workers and tokenizers.
         drafts: proposes tokens for the worker to verify. None: chosen by the settings.
     """
-    metrics = EngineMetrics()
+    metrics = EngineMetrics(WrittenStepLog() if settings.enable_logging_iteration_details else NoStepLog())
     with shown(metrics.registry):
         await _serve(settings, shutdown, metrics, carrier, drafts)
 
@@ -217,7 +219,10 @@ def _scheduler(
     fan_outs = MeasuringFanOutThrottle(settings.max_decode_slowdown) if settings.max_decode_slowdown else NoFanOutThrottle()
     grammars = Grammars(ThreadFiller(settings.grammar_threads))
     stages = StageFilling(settings.pipeline_parallel_size) if settings.pipeline_parallel_size > 1 else NoStages()
-    return Scheduler(limits, kv_cache, grammars, throttle, drafts, fan_outs, adapters, stages, media)
+    make_metrics = metrics_of_level(settings.per_request_spec_decode_metrics, drafts.max_tokens)
+    return Scheduler(
+        limits, kv_cache, grammars, throttle, drafts, fan_outs, adapters, stages, media, make_draft_metrics=make_metrics
+    )
 
 
 def _connector(

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from tetrad.engine_core_svc.core.plan import FINISH_REASONS, SchedulerOutput, TransferEvents
+from tetrad.engine_core_svc.observability.step_log import NoStepLog, StepLog
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.sessions.sessions import Sessions
 from tetrad.services.observability.histogram import Histogram
@@ -20,7 +21,7 @@ from tetrad.services.observability.metrics import REQUESTS_OF_A_STEP, SECONDS_OF
 _LOSSES = ("UNAVAILABLE", "STEP_TIMEOUT", "STEP_FAILED", "EXPERTS_LOST", "WORKER_FAULT")
 """The most frequent reasons for the loss of a worker; see executor.py."""
 
-_SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
+_SLEEP_STATES = ("awake", "weights_offloaded", "discard_all", "kv_cache_released")
 """vLLM's names of the sleep levels."""
 
 P = ParamSpec("P")
@@ -29,9 +30,14 @@ _TRANSFER_RESULTS = ("received", "failed", "sent", "expired")
 
 
 class EngineMetrics:
-    """The metrics of one engine core, in their own registry."""
+    """The metrics of one engine core, in their own registry.
 
-    def __init__(self) -> None:
+    Args:
+        step_log: takes note of each step.
+    """
+
+    def __init__(self, step_log: StepLog | None = None) -> None:
+        self._step_log: StepLog = NoStepLog() if step_log is None else step_log
         self.registry = CollectorRegistry()
         seconds = SECONDS_OF_A_STEP
         self.schedule_seconds = self._histogram("schedule_seconds", "Planning a step.", seconds)
@@ -82,19 +88,22 @@ class EngineMetrics:
         self._sent[plan.step_id] = time.perf_counter()
         self._step_tokens.observe(plan.total_num_scheduled_tokens)
         self._step_requests.observe(plan.num_requests)
+        self._step_log.note_plan(plan)
 
     def note_result(self, step_id: int) -> None:
         """Record that a plan's result has arrived now."""
         now, sent = time.perf_counter(), self._sent.pop(step_id, None)
         if sent is not None:
             self._round_trip.observe(now - sent)
-            self._step.observe(now - max(sent, self._answered))
+            self._step.observe(seconds := now - max(sent, self._answered))
+            self._step_log.note_result(step_id, seconds)
         self._answered = now
 
     def note_loss(self, reason: str) -> None:
         """Count a lost worker, and forget the plans that it will not answer."""
         self.losses.labels(reason).inc()
         self._sent.clear()
+        self._step_log.forget_steps()
 
     def note_transfers(self, events: TransferEvents) -> None:
         """Count transfers of KV blocks that have ended."""

@@ -161,9 +161,12 @@ class WorkerLink:
         answers = await self._call_all("WakeUp", worker_pb2.WorkerLifecycleServiceWakeUpRequest(tags=tags))
         return any(answer.sleeping for answer in answers)
 
-    async def start_profile(self, prefix: str) -> None:
-        """Start a profile of every rank."""
-        await self._call_all("StartProfile", worker_pb2.WorkerLifecycleServiceStartProfileRequest(prefix=prefix))
+    async def start_profile(self, prefix: str, delay: int = 0, most: int = 0) -> None:
+        """Start a profile of every rank. The first one, which alone gets plans, waits for `delay` steps and records `most`."""
+        request = worker_pb2.WorkerLifecycleServiceStartProfileRequest
+        windowed = request(prefix=prefix, delay_iterations=delay, max_iterations=most)
+        others = (rank.call("StartProfile", request(prefix=prefix)) for rank in self._ranks[1:])
+        await together(self._ranks[0].call("StartProfile", windowed), *others)
 
     async def stop_profile(self) -> list[str]:
         """Return the paths of the ranks' traces; a rank that was replaced meanwhile has none."""

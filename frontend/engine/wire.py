@@ -20,6 +20,7 @@ from tetrad.frontend.request.prompt_embeds import PromptEmbeds
 from tetrad.frontend.request.prompt_scores import NO_ID, PromptScores, ScoreIds, rows_of, width_of
 from tetrad.frontend.request.sampling_params import RepetitionDetection, SamplingParams
 from tetrad.frontend.request.sequence import Sequence
+from tetrad.frontend.request.spec_decode_metrics import RequestSpecDecodeMetrics
 from tetrad.frontend.request.steps import LogprobRows, OddOutput, RichUpdate, Step
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 from tetrad.services.errors import InvalidRequest
@@ -259,6 +260,8 @@ def _decode_rich(output: engine_core_pb2.EngineCoreOutput, told_at: float) -> Ri
         rich.logprobs = _decode_logprob_rows(output.new_logprobs)
     if output.HasField("new_prompt_logprobs"):
         rich.prompt_logprobs = _decode_logprob_rows(output.new_prompt_logprobs)
+    if output.HasField("spec_decode_metrics"):
+        rich.spec_decode_metrics = _decode_draft_metrics(output.spec_decode_metrics)
     if output.HasField("prompt_scores"):
         rich.prompt_scores = decode_scores(output.prompt_scores)
     if output.HasField("pooling_output"):
@@ -277,6 +280,12 @@ def _decode_rich(output: engine_core_pb2.EngineCoreOutput, told_at: float) -> Ri
         if queued is not None and scheduled is not None:
             rich.queued_time_s, rich.prefill_time_s = scheduled - queued, told_at - scheduled
     return rich
+
+
+def _decode_draft_metrics(message: engine_core_pb2.SpecDecodeMetrics) -> RequestSpecDecodeMetrics:
+    histogram = list(message.histogram) or [0]
+    steps = list(message.per_step_accepted), list(message.per_step_drafted)
+    return RequestSpecDecodeMetrics(len(histogram) - 1, histogram, message.num_draft_tokens, *steps)
 
 
 def decode_scores(message: types_pb2.PromptScores) -> PromptScores:

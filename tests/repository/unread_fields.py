@@ -40,7 +40,7 @@ UNREAD: dict[str, str] = {
         KvTransferEvents.invalid_block_ids
         EncoderInputs.handles EncoderInputs.input_indices EncoderInputs.num_inputs
         EngineCoreOutput.num_nans_in_logits
-        EngineCoreOutput.spec_decode_metrics EngineCoreOutput.trace_headers
+        EngineCoreOutput.trace_headers
         EngineInfo.kv_cache_size_bytes
         SchedulerStats.connector_prefix_cache_hits SchedulerStats.connector_prefix_cache_queries
         SchedulerStats.num_waiting_for_remote_kvs_reqs

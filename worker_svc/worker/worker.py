@@ -211,7 +211,7 @@ class Worker:
         self.cache.warm_up(report)
 
     def sleep(self, level: int) -> None:
-        """Drop the KV cache, and move the weights to host memory (level 1) or drop them (level 2).
+        """Drop the KV cache, and move the weights to host memory (level 1), drop them (level 2) or let them be (level 3).
 
         Does nothing if the worker is asleep.
         """
@@ -222,9 +222,9 @@ class Worker:
         self._drop_runner()
         if level == 1:
             model.sleep()
-        else:
+        elif level == 2:
             self.weights.model = None
-        self._sleep = Sleep(level, layout)
+        self._sleep = Sleep(level, layout, has_weights=level == 3)
         del model
         self._give_back_memory()
         log.info("worker.asleep", level=level)
