@@ -24,6 +24,8 @@ from tetrad.services.models.video_frames import join_frames
 
 _MAX_HEAD_CHARS = 256
 """Maximum number of characters of a data: URL before its comma."""
+_MAX_FRAMES = 4096
+"""Maximum number of a video's frames in a data: URL: each is decoded by itself."""
 _MAX_TYPE_CHARS = 64
 """Number of characters of a media type that are passed on: errors name it, and clients and web servers may send any text."""
 
@@ -152,7 +154,10 @@ async def _from_data_url(source: MediaSource, most: int) -> tuple[bytes, str]:
         raise InvalidRequest(f"{where}: Only base64 data URLs are supported for now.", field=where)
     if what != VIDEO or media_type.strip() != FRAMES_TYPE:
         return await decode_base64(url[comma + 1 :], where, most, what), media_type.strip()
-    check_size((len(url) - comma) // 4 * 3 - url.count(",", comma) * 2, where, most, what)
+    num_frames = url.count(",", comma)
+    if num_frames > _MAX_FRAMES:
+        raise InvalidRequest(f"{where}: the video has {num_frames} frames; at most {_MAX_FRAMES} are taken.", field=where)
+    check_size((len(url) - comma) // 4 * 3 - num_frames * 3, where, most, what)
     frames = [await decode_base64(frame, where, most, what) for frame in url[comma + 1 :].split(",")]
     return join_frames(frames, {}), FRAMES_TYPE
 
