@@ -71,6 +71,7 @@ def capabilities_of(worker: Worker) -> Sequence[types_pb2.Capability]:
         types_pb2.CAPABILITY_DRAFTS_WITH_STATES: worker.keeps_states,
         types_pb2.CAPABILITY_MULTIMODAL: worker.media is not None,
         types_pb2.CAPABILITY_KV_TRANSFER: worker.shares_blocks,
+        types_pb2.CAPABILITY_KV_TRANSFER_CANCEL: worker.shares_blocks,
         types_pb2.CAPABILITY_WEIGHT_UPDATE: True,
         types_pb2.CAPABILITY_LOGPROBS_MODES: True,
         types_pb2.CAPABILITY_PROMPT_SCORES: True,

@@ -24,6 +24,7 @@ class Capability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CAPABILITY_DRAFTS_WITH_STATES: _ClassVar[Capability]
     CAPABILITY_LOGPROBS_MODES: _ClassVar[Capability]
     CAPABILITY_PROMPT_SCORES: _ClassVar[Capability]
+    CAPABILITY_KV_TRANSFER_CANCEL: _ClassVar[Capability]
 
 class KvCacheKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -97,6 +98,7 @@ CAPABILITY_WEIGHT_UPDATE: Capability
 CAPABILITY_DRAFTS_WITH_STATES: Capability
 CAPABILITY_LOGPROBS_MODES: Capability
 CAPABILITY_PROMPT_SCORES: Capability
+CAPABILITY_KV_TRANSFER_CANCEL: Capability
 KV_CACHE_KIND_UNSPECIFIED: KvCacheKind
 KV_CACHE_KIND_FULL_ATTENTION: KvCacheKind
 KV_CACHE_KIND_SLIDING_WINDOW: KvCacheKind
