@@ -6,6 +6,7 @@ video needs no more memory than a short one.
 
 import bisect
 import io
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -22,6 +23,8 @@ FORMATS = ("mov", "matroska", "avi", "mpegts", "flv", "gif", "mpeg", "ogg")
 """FFmpeg's names of the containers that are read; mov is also MP4, matroska also WebM. Others are attacked more often and sent
 by no client; some of them (playlists) name further files."""
 _NAMES = "MP4, MOV, WebM, MKV, AVI, MPEG, FLV, OGV and GIF"
+_MOST_THREADS = 4
+"""A minute of full HD takes a thread half a minute."""
 _CODECS = "h264,hevc,vp8,libvpx,vp9,libvpx-vp9,libdav1d,av1,mpeg4,mpeg1video,mpeg2video,mjpeg,theora,gif,h263,flv,msmpeg4v3,png"
 
 
@@ -47,7 +50,7 @@ class VideoFile:
             self._stream = self._container.streams.video[0]
             context = self._stream.codec_context
             self._check_size(context.width, context.height)
-            context.thread_count = 1  # one process reads one file, and others wait for the CPUs
+            context.thread_type, context.thread_count = "AUTO", min(_MOST_THREADS, os.cpu_count() or 1)
             context.options = {"max_pixels": str(max_pixels)}
             packets = [packet for packet in self._container.demux(self._stream) if packet.size]
         except (FFmpegError, MediaError, MemoryError) as error:
