@@ -137,9 +137,9 @@ lora-test: $(PEFT_KIT)/.installed ## Compare adapters with PEFT itself; let 200 
 chaos-embeds: setup ## The same with 10 kills on a small model that generates and embeds; embeddings are equal, too
 	$(CHAOS) --device embeds --kills 10 --pause-s 6 $(ARGS)
 
-.PHONY: chaos-images
-chaos-images: setup ## The same with kills, standstills and restarts for SECONDS (600) on a tiny model that reads images
-	$(CHAOS) --device images --kinds kill,freeze,restart --seconds $(SECONDS) $(ARGS)
+.PHONY: chaos-media
+chaos-media: setup ## The same with kills, standstills and restarts for SECONDS (600) on a tiny model that reads images, audio or videos
+	$(CHAOS) --device media --kinds kill,freeze,restart --seconds $(SECONDS) $(ARGS)
 
 .PHONY: chaos-prefill
 chaos-prefill: setup ## The same with kills, standstills and restarts; an engine core computes prompts for another one

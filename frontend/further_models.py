@@ -112,7 +112,7 @@ def _from_json(value: Any) -> Any:
         return value
     try:
         return tuple(json.loads(value)) if value.strip() else ()
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"must be a JSON list of objects: {error}") from None
 
 

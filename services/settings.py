@@ -35,10 +35,18 @@ class EmptyKey(ValueError):
     """A key is an empty text."""
 
 
+def _json_value(text: str) -> Any:
+    """Return a JSON value; ValueError for another text."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError(f"is not JSON: {error}") from error
+
+
 def split_names(text: str) -> tuple[str, ...]:
     """Return names that are separated by commas, or written as a JSON list."""
     if text.lstrip().startswith("["):
-        return tuple(json.loads(text))
+        return tuple(_json_value(text))
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
@@ -46,7 +54,7 @@ def checked_keys(value: object) -> object:
     """Return a setting of keys unchanged; ValueError if one of the keys is empty."""
     keys = value
     if isinstance(value, str):
-        keys = json.loads(value) if value.lstrip().startswith("[") else value.split(",")
+        keys = _json_value(value) if value.lstrip().startswith("[") else value.split(",")
     if isinstance(keys, list | tuple) and not all(str(key).strip() for key in keys):
         raise EmptyKey("a key must not be empty")
     return value

@@ -55,11 +55,13 @@ class AudioReference:
 
     def prepare(self, parts: Sequence[str | Samples]) -> PreparedAudio:
         """Return the prompt of a message of these texts and audios [N] at the extractor's rate."""
+        return self.prepare_text(self.text_of(parts), [part for part in parts if not isinstance(part, str)])
+
+    def text_of(self, parts: Sequence[str | Samples]) -> str:
+        """Return what the template writes for such a message, with a placeholder for each audio."""
         content = [{"type": "text", "text": part} if isinstance(part, str) else {"type": "audio"} for part in parts]
-        text: Any = self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
-        )
-        return self.prepare_text(text, [part for part in parts if not isinstance(part, str)])
+        messages = [{"role": "user", "content": content}]
+        return str(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
 
     def prepare_text(self, text: str, audios: Sequence[Samples]) -> PreparedAudio:
         """Expand a text's placeholders, one for each audio. Processors take one audio a text: each is expanded by itself."""

@@ -80,6 +80,13 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
             raise FailedPrecondition("KV blocks are in use; set reset_running_requests to preempt what runs.")
         return pb.ResetPrefixCacheResponse(success=True)
 
+    async def ResetEncoderCache(
+        self, request: pb.ResetEncoderCacheRequest, context: grpc.aio.ServicerContext
+    ) -> pb.ResetEncoderCacheResponse:
+        """Forget the embeddings of media."""
+        self._engine.reset_encoder_cache()
+        return pb.ResetEncoderCacheResponse()
+
     async def Pause(self, request: pb.PauseRequest, context: grpc.aio.ServicerContext) -> pb.PauseResponse:
         """Pause the engine, and answer when it computes nothing more."""
         self._engine.orders.pause(**_mode_of(request.mode))

@@ -334,6 +334,11 @@ class Engine:
         self._wake()
         return done
 
+    def reset_encoder_cache(self) -> None:
+        """See Media.reset_cache; the next plan names the dropped embeddings to the worker."""
+        self.scheduler.media.reset_cache()
+        self._wake()
+
     async def until_held(self) -> bool:
         """Wait until an operator's pause holds all requests; return False if the pause is over before.
 

@@ -24,6 +24,7 @@ class Entry:
         content_hash: hash of its content.
         num_embeds: its room, in embeddings.
         is_ready: whether the worker has encoded it.
+        is_outdated: whether it is dropped once it has no user.
         users: keys of the running requests that will read it.
         waiting: keys of the requests that have waited for it; empty once it is ready.
     """
@@ -32,6 +33,7 @@ class Entry:
     content_hash: str
     num_embeds: int
     is_ready: bool = False
+    is_outdated: bool = False
     users: set[int] = field(default_factory=set)
     waiting: set[int] = field(default_factory=set)
 
@@ -122,6 +124,13 @@ class EncoderCache:
         self.num_used -= entry.num_embeds
         return entry
 
+    def reset(self) -> None:
+        """Drop all entries that are ready: those with users once these have read them."""
+        for entry in self._freeable.copy().values():
+            self._drop(entry)
+        for entry in self._entries.values():
+            entry.is_outdated = entry.is_ready
+
     def take_dropped(self, step_id: int) -> list[str]:
         """Return the identifiers of the entries that were dropped since the last call: plan `step_id` names them."""
         if not self._dropped:
@@ -140,6 +149,8 @@ class EncoderCache:
     def _note_unused(self, entry: Entry) -> None:
         if entry.is_ready and not entry.users:
             self._freeable[entry.identifier] = entry
+            if entry.is_outdated:
+                self._drop(entry)
 
     def _make_room(self, num_missing: int, keep: Container[str]) -> None:
         """Drop entries until their room will suffice; none if it cannot."""

@@ -93,6 +93,9 @@ class NoMedia:
         """Return no keys."""
         return set()
 
+    def reset_cache(self) -> None:
+        """Do nothing."""
+
     def forget_worker(self) -> None:
         """Do nothing."""
 
@@ -269,6 +272,10 @@ class Media:
     def waiting_keys(self) -> set[int]:
         """Return the keys of the requests that have asked for an item which is being encoded."""
         return {key for entry in self.cache for key in entry.waiting}
+
+    def reset_cache(self) -> None:
+        """Drop the embeddings in the cache: those of running requests once these have read them."""
+        self.cache.reset()
 
     def forget_worker(self) -> None:
         """Forget the cache and what was asked: the worker is lost."""

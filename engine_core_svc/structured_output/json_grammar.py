@@ -14,7 +14,8 @@ from tetrad.engine_core_svc.structured_output.constraint import Language, refusa
 from tetrad.engine_core_svc.structured_output.decimal_pattern import without_look_ahead
 from tetrad.engine_core_svc.structured_output.property_names import ANNOTATIONS, with_listed_names
 from tetrad.engine_core_svc.structured_output.text_formats import with_known_format
-from tetrad.engine_core_svc.structured_output.zod_patterns import without_zods_look_ahead
+from tetrad.engine_core_svc.structured_output.unique_items import with_listed_arrays
+from tetrad.engine_core_svc.structured_output.zod_patterns import with_hostname_lengths, without_zods_look_ahead
 
 DEFAULT_WHITESPACE = r" |\n {0,16}"
 """White space that models print between two tokens: at most one space, or one line break with an indentation."""
@@ -104,7 +105,8 @@ class _Changes:
 
     def before(self, schema: dict[str, Any]) -> dict[str, Any]:
         """Return a schema with keywords that llguidance does not support in an equal form, if they have one."""
-        changed = with_known_format(with_listed_names(schema, self._root))
+        changed = with_hostname_lengths(with_listed_arrays(with_listed_names(schema, self._root), self._root))
+        changed = with_known_format(changed)
         kept = {key: value for key, value in changed.items() if not _is_ignored(key, value)}
         if isinstance(pattern := kept.get("pattern"), str):
             kept["pattern"] = without_look_ahead(without_zods_look_ahead(pattern))

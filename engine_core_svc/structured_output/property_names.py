@@ -23,7 +23,7 @@ def with_listed_names(schema: dict[str, Any], root: dict[str, Any]) -> dict[str,
         schema: a schema, in any place of the document.
         root: the document.
     """
-    names = _resolved(schema.get("propertyNames"), root)
+    names = resolved(schema.get("propertyNames"), root)
     rest = {key: value for key, value in schema.items() if key != "propertyNames"}
     if names is True:
         return rest
@@ -55,14 +55,14 @@ def _pattern_of(names: dict[str, Any], rules: AbstractSet[str]) -> str:
     return ""
 
 
-def _resolved(names: Any, root: Any) -> Any:
-    """Return the schema that a schema of names refers to, if it only does this; else the schema itself."""
+def resolved(schema: Any, root: Any) -> Any:
+    """Return the schema that a schema refers to, if it only does this; else the schema itself. `root` is the document."""
     for _ in range(_MAX_REFERENCES):
-        reference = names.get("$ref") if isinstance(names, dict) else None
-        if not isinstance(reference, str) or not reference.startswith("#/") or names.keys() - {"$ref", *ANNOTATIONS}:
-            return names
-        names = root
+        reference = schema.get("$ref") if isinstance(schema, dict) else None
+        if not isinstance(reference, str) or not reference.startswith("#/") or schema.keys() - {"$ref", *ANNOTATIONS}:
+            return schema
+        schema = root
         for part in reference[2:].split("/"):
             key = unquote(part).replace("~1", "/").replace("~0", "~")
-            names = names.get(key) if isinstance(names, dict) else None
-    return names
+            schema = schema.get(key) if isinstance(schema, dict) else None
+    return schema

@@ -15,6 +15,8 @@ _UUID = "^[0-9a-f]{{8}}-[0-9a-f]{{4}}-{0}[0-9a-f]{{3}}-[89ab][0-9a-f]{{3}}-[0-9a
 _PATTERNS = {
     "base64": _BASE64.format("A-Za-z0-9+/"),
     "base64url": _BASE64.format("A-Za-z0-9_-"),
+    # RFC 7519: parts in base64url, of which the first is the header, a JSON object; an unsigned token has no third part.
+    "jwt": r"^eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*$",
     "byte": _BASE64.format("A-Za-z0-9+/"),
     **{f"uuid{version}": _UUID.format(version) for version in range(1, 9)},
 }

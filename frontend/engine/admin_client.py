@@ -112,6 +112,10 @@ class EngineAdminClient:
             return False
         return True
 
+    async def reset_encoder_cache(self) -> None:
+        """Clear the caches of media's embeddings; those that running requests will read are forgotten afterwards."""
+        await self._ask_all("ResetEncoderCache", engine_core_pb2.ResetEncoderCacheRequest())
+
     async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
         """Stop scheduling; later requests wait for `resume`.
 

@@ -143,6 +143,10 @@ class AsyncLLM:
         """Wait until no request is running."""
         await self._requests.wait_idle()
 
+    async def reset_mm_cache(self) -> None:
+        """Let all tokenizers forget the images that they have preprocessed."""
+        await self.backends.reset_media_caches()
+
     async def close(self) -> None:
         """Fail the running requests and close all connections."""
         self.draining.end()

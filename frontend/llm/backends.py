@@ -126,6 +126,10 @@ class Backends:
         """Return the tokenizer's files; see bundle_client.py."""
         return bundle_chunks(self._replicas, self._settings.recovery_timeout_s)
 
+    async def reset_media_caches(self) -> None:
+        """Let every tokenizer forget its preprocessed images; raise Unavailable if one cannot be called."""
+        await self._replicas.reset_media_caches()
+
     async def close(self) -> None:
         """Close all connections."""
         await self.engines.close()

@@ -49,9 +49,10 @@ class PromptReader:
         if prompt.token_ids is not None and not prompt.media:
             return _kept(prompt.token_ids, prompt.features, most, keep_end)
         text = prompt.text or ""
-        if prompt.token_ids is None:
+        # Beside media, the prompt may be a decoder's start token alone, which the tokenizer writes.
+        if prompt.token_ids is None and (text or not prompt.media):
             self._model.limits.check_text(text, is_truncated=most is not None)
-        else:
+        elif prompt.token_ids is not None:
             self._model.limits.check_prompt(prompt.token_ids)
         self._model.media.check(prompt.media, kwargs=prompt.mm_processor_kwargs)
         if prompt.media:

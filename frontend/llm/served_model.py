@@ -67,6 +67,7 @@ class ServedModel:
         names_reasoning: whether the settings name the format of reasoning; else it follows from the chat template.
         sampling_defaults: the model authors' sampling parameters, by SamplingParams' names; empty if they are not to be used.
         stream_interval: the default of requests that do not set it.
+        padded_vocab_size: ids of outputs are smaller; those beyond the tokenizer's vocabulary have no text. 0: the tokenizer's.
     """
 
     names: ModelNames
@@ -78,6 +79,7 @@ class ServedModel:
     stream_interval: int = 1
     template_variables: dict[str, Any] = field(default_factory=dict)
     names_reasoning: bool = False
+    padded_vocab_size: int = 0
 
     @classmethod
     async def of(cls, settings: FrontendSettings, tokenizer: TokenizerInfo, backends: Backends) -> Self:
@@ -113,6 +115,7 @@ class ServedModel:
             settings.stream_interval,
             template_variables=json.loads(settings.default_chat_template_kwargs or "{}"),
             names_reasoning=settings.reasoning_parser not in ("auto", "none"),
+            padded_vocab_size=engine.vocab_size,
         )
 
 

@@ -269,14 +269,19 @@ class Texts:
         found = {text: cut.rstrip(_REPLACEMENT) or cut for text, cut in zip(long, shortened, strict=True)}
         return [found.get(text, text) for text in texts]
 
-    async def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Return the text of ids."""
-        vocab_size = self._model.tokenizer.vocab_size
+    def check_ids(self, token_ids: Iterable[int], field: str) -> None:
+        """Raise InvalidRequest for an id that no output of the model can have; `field` is the request's with the ids."""
+        vocab_size = max(self._model.tokenizer.vocab_size, self._model.padded_vocab_size)
         wrong = next((i for i in token_ids if not 0 <= i < vocab_size), None)
         if wrong is not None:
-            raise InvalidRequest(f"Token id {wrong} is out of vocabulary. Vocabulary size: {vocab_size}", field="tokens")
+            raise InvalidRequest(f"Token id {wrong} is out of vocabulary. Vocabulary size: {vocab_size}", field=field)
+
+    async def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of ids; those that only the model's padded vocabulary has are no text."""
+        self.check_ids(token_ids, "tokens")
+        ids = [token_id for token_id in token_ids if token_id < self._model.tokenizer.vocab_size]
         async with within(earliest_deadline(self._timeout_s)):
-            return (await self._tokenizer.decode([token_ids], skip_special_tokens=skip_special_tokens))[0]
+            return (await self._tokenizer.decode([ids], skip_special_tokens=skip_special_tokens))[0]
 
     async def token_texts(self, token_ids: Iterable[int]) -> dict[int, str]:
         """Return the text of each token by itself, as in log-probabilities."""

@@ -5,6 +5,7 @@ which reads the blocks instead of computing them. This file only converts and ch
 """
 
 import json
+import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
@@ -22,6 +23,7 @@ _MAX_U32 = 2**32 - 1
 _MAX_U64 = 2**64 - 1
 _MAX_EXACT = 2**53
 """Larger integers may have been rounded by a JSON reader that has only floats of 64 bits."""
+_MAX_SHOWN = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +88,8 @@ class KvTransfer:
 
 
 def _wrong(name: str, kind: str, value: object) -> InvalidRequest:
-    return InvalidRequest(f"{KV_TRANSFER_PARAMS}.{name} must be {kind}, got {value!r:.64}.", field=KV_TRANSFER_PARAMS)
+    shown = reprlib.repr(value)[:_MAX_SHOWN]  # a deep value has no repr of its own
+    return InvalidRequest(f"{KV_TRANSFER_PARAMS}.{name} must be {kind}, got {shown}.", field=KV_TRANSFER_PARAMS)
 
 
 def _flag(name: str, value: object) -> bool:

@@ -33,8 +33,8 @@ def read_override(text: str) -> dict[str, Any]:
     """Return the values of --override-generation-config; InvalidRequest for an unknown name or a value out of range."""
     try:
         values = json.loads(text or "{}")
-    except ValueError as error:
-        raise InvalidRequest(f"{text!r} is not JSON: {error}.") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{text[:80]!r} is not JSON: {error}.") from error
     if not isinstance(values, dict):
         raise InvalidRequest(f"{text!r} is not a JSON object.")
     if unknown := sorted(set(values) - set(DEFAULTS)):

@@ -5,7 +5,9 @@ among the healthy ones. A request contains all its state: any engine core can co
 """
 
 import asyncio
+import functools
 import itertools
+import operator
 from collections.abc import Callable, Container
 
 from tetrad.frontend.engine.client import EngineClient
@@ -100,6 +102,11 @@ class EnginePool:
     def has_producers(self) -> bool:
         """Whether an engine core has the role producer; it may be lost."""
         return any(member.role is KvRole.PRODUCER for member in self._members)
+
+    @property
+    def kv_role(self) -> KvRole:
+        """What the engine cores together do with KV blocks of prompts: BOTH if some send them and some read them."""
+        return KvRole(functools.reduce(operator.or_, (member.role for member in self._members), KvRole.NONE))
 
     def admin_endpoints(self, targets: tuple[str, ...]) -> list[Endpoint]:
         """Return the presently known admin ports of `targets`: first those of the members, in their order."""

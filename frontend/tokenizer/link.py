@@ -50,6 +50,9 @@ class TokenizerLink(Protocol):
     def get_bundle(self, *, timeout_s: float) -> AsyncIterable[tokenizer_pb2.GetBundleResponse]:
         """Return the tokenizer's files."""
 
+    def reset_media_cache(self, *, timeout_s: float) -> Awaitable[tokenizer_pb2.ResetMediaCacheResponse]:
+        """Let the tokenizer forget its preprocessed images."""
+
     def open_batches(self) -> MessageStream:
         """Start a Batch stream."""
 
@@ -93,6 +96,13 @@ class TokenizerChannel:
         """Start GetBundle."""
         call: AsyncIterable[tokenizer_pb2.GetBundleResponse] = self._stub.GetBundle(
             tokenizer_pb2.GetBundleRequest(), timeout=timeout_s
+        )
+        return call
+
+    def reset_media_cache(self, *, timeout_s: float) -> Awaitable[tokenizer_pb2.ResetMediaCacheResponse]:
+        """Start ResetMediaCache."""
+        call: Awaitable[tokenizer_pb2.ResetMediaCacheResponse] = self._stub.ResetMediaCache(
+            tokenizer_pb2.ResetMediaCacheRequest(), timeout=timeout_s
         )
         return call
 

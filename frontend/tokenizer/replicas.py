@@ -6,7 +6,7 @@ that answered: texts of one tokenizer would not match the ids of another. Knows 
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from hashlib import blake2b
 
 import grpc
@@ -19,10 +19,12 @@ from tetrad.frontend.tokenizer.client_stream import BatchStream
 from tetrad.frontend.tokenizer.link import TokenizerLink
 from tetrad.services.errors import Unavailable
 from tetrad.services.log import get_logger
+from tetrad.services.rpc.status import from_rpc_error
 
 log = get_logger()
 
 _INFO_TIMEOUT_S = 5.0
+_RESET_TIMEOUT_S = 10.0
 
 
 class Replica:
@@ -130,6 +132,13 @@ class TokenizerReplicas:
         order = self.replicas[self._turn :] + self.replicas[: self._turn]
         return sorted((replica for replica in order if replica.usable), key=lambda replica: replica.suspect)
 
+    async def reset_media_caches(self) -> None:
+        """Let every tokenizer forget its preprocessed images; raise the first error, after all have been called."""
+        calls = [_answered(replica.link.reset_media_cache(timeout_s=_RESET_TIMEOUT_S)) for replica in self.replicas]
+        failures = [each for each in await asyncio.gather(*calls, return_exceptions=True) if each is not None]
+        if failures:
+            raise failures[0]
+
     async def close(self) -> None:
         """Close all connections; calls in progress fail with Unavailable."""
         await self._discovery.close()
@@ -215,3 +224,11 @@ class TokenizerReplicas:
         else:
             self._any_usable.clear()
         self._on_change()
+
+
+async def _answered(call: Awaitable[object]) -> None:
+    """Wait for the answer of a tokenizer; raise its error."""
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc_error(error) from error

@@ -13,7 +13,7 @@ from tests.chaos.kinds import ALL, Kind, named
 from tests.chaos.machine import why_not
 from tests.chaos.run import run
 from tests.chaos.schedule import Fault, Targets, deck
-from tests.chaos.settings import embeds_plan, images_plan, model_plan, prefill_plan, ranks_plan, sim_plan, stages_plan
+from tests.chaos.settings import embeds_plan, media_plan, model_plan, prefill_plan, ranks_plan, sim_plan, stages_plan
 from tests.chaos.stack import ChaosStack
 
 # A frontend that is told to end closes its port until the next one is up: that is a matter for a load balancer.
@@ -22,7 +22,7 @@ _PLANS = {
     "sim": sim_plan,
     "cpu": model_plan,
     "embeds": embeds_plan,
-    "images": images_plan,
+    "media": media_plan,
     "prefill": prefill_plan,
     "ranks": ranks_plan,
     "stages": stages_plan,
@@ -53,7 +53,8 @@ def main() -> int:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     text = (
-        "cpu: SmolLM2 in float32. embeds: two layers that generate and embed. images: a tiny model that reads images. "
+        "cpu: SmolLM2 in float32. embeds: two layers that generate and embed. media: a tiny model that reads images, audio "
+        "or videos. "
         "prefill: an engine core that computes prompts for another one. "
         "ranks: three workers with a part of each layer. stages: three with some layers."
     )

@@ -18,8 +18,8 @@ from tests.chaos.catalogue import Catalogue, Request, Sizes
 from tests.chaos.checks import MARK, StackState, find_exceptions, find_leaks, find_remains, take_state, wait_idle
 from tests.chaos.client import Client
 from tests.chaos.faults import Wronged, strike
-from tests.chaos.image_catalogue import ImageCatalogue
 from tests.chaos.load import Load, Tally, ask_all
+from tests.chaos.media_catalogue import MediaCatalogue
 from tests.chaos.recovery import RecoveryTimes, Struck, TokenClock, longest_silence, recovery_times
 from tests.chaos.schedule import Fault
 from tests.chaos.stack import ChaosStack
@@ -63,7 +63,7 @@ class Plan:
     answer_timeout_s: float
     duration_s: float
     tolerance: float = 0.0
-    catalogue: Callable[[str, int, Sizes], Catalogue | ImageCatalogue] = Catalogue
+    catalogue: Callable[[str, int, Sizes], Catalogue | MediaCatalogue] = Catalogue
     settle_s: float = 1.0
     memory_growth: float = 1.05
     burst: int = 300

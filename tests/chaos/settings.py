@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.stack import free_port
+from tests.audio_files import save_audio_model
 from tests.chaos.catalogue import FAIL_TOKEN_ID, Catalogue, Sizes
-from tests.chaos.image_catalogue import ImageCatalogue
+from tests.chaos.media_catalogue import MediaCatalogue
 from tests.chaos.run import Plan
 from tests.vision_files import save_vision_model
 from tetrad import EngineArgs
@@ -16,8 +17,14 @@ from tetrad.stack.stack_settings import StackSettings
 
 MODEL = "smollm2-135m-instruct"
 _SIM_STEP_S = 0.015
-_VISION_KINDS = {"qwen3_vl": 1.05, "smolvlm": 1.05, "qwen3_5": 1.3}
-"""Kind of `tests.vision_kinds` -> `memory_growth`. The memory of torch's decoder takes many rounds to reach its level."""
+_MEDIA_KINDS = [
+    ("qwen3_vl", "image", 1.05),
+    ("smolvlm", "image", 1.05),
+    ("qwen3_5", "image", 1.3),
+    ("qwen2_audio", "audio", 1.3),
+    ("qwen2_5_vl", "video", 1.3),
+]
+"""Kind of model, modality of the requests, `memory_growth`. Some take many rounds to reach their level."""
 
 
 def sim_plan(seed: int, duration_s: float, **fields: Any) -> Plan:
@@ -61,19 +68,24 @@ def embeds_plan(seed: int, duration_s: float, **fields: Any) -> Plan:
     )
 
 
-def images_plan(seed: int, duration_s: float, **fields: Any) -> Plan:
-    """Return the plan of a run on a tiny model that reads images; seeds take turns among kinds of models."""
-    directory = Path(tempfile.gettempdir()) / f"tetrad-chaos-images-{seed}"
+def media_plan(seed: int, duration_s: float, **fields: Any) -> Plan:
+    """Return the plan of a run on a tiny model that reads media; seeds take turns among kinds of models."""
+    directory = Path(tempfile.gettempdir()) / f"tetrad-chaos-media-{seed}"
     directory.mkdir(exist_ok=True)
-    kind, memory_growth = list(_VISION_KINDS.items())[seed % len(_VISION_KINDS)]
-    save_vision_model(directory, kind)
+    kind, modality, memory_growth = _MEDIA_KINDS[seed % len(_MEDIA_KINDS)]
+    (save_audio_model if modality == "audio" else save_vision_model)(directory, kind)
     engine = {"max_model_len": 1024, "max_num_batched_tokens": 128, "num_gpu_blocks_override": 256}
     settings = _stack(model=str(directory), device="cpu", dtype="float32", threads=1, **engine)
-    # A second process would start with the first two images that a tokenizer has at a time, and look like a leak.
+    # A second process would start with the first two items that a tokenizer has at a time, and look like a leak.
     tokenizer = settings.tokenizer.model_copy(update={"image_processes": 1})
     settings = dataclasses.replace(settings, tokenizer=tokenizer)
     sizes = Sizes(min_tokens=8, max_tokens=48, long_prompt_tokens=300)
-    requests = {"sizes": sizes, "catalogue": ImageCatalogue, "num_requests": 39, "at_once": 8}
+    requests = {
+        "sizes": sizes,
+        "catalogue": functools.partial(MediaCatalogue, modality=modality),
+        "num_requests": 39,
+        "at_once": 8,
+    }
     return model_plan(seed, duration_s, **{"settings": settings, "memory_growth": memory_growth} | requests | fields)
 
 

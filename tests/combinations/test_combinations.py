@@ -16,7 +16,7 @@ from tests.grids import grid
 
 WALKS = int(os.environ.get("TEST_COMBINATIONS", "0"))
 FIRST = int(os.environ.get("TEST_SEED", "0"))
-SHORT = {("llama", 0), ("windows", 1), ("lfm2", 2)}
+SHORT = {("llama", 0), ("windows", 1), ("lfm2", 2), ("qwen2_audio", 0)}
 MODELS = list(MAKERS)
 CASES = (
     [(MODELS[seed % len(MODELS)], seed) for seed in range(FIRST, FIRST + WALKS)]

@@ -8,8 +8,8 @@ import itertools
 import os
 import random
 import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,6 +67,16 @@ class Stack:
     def kill(self, service: str) -> None:
         os.kill(self.local.pids()[service], signal.SIGKILL)
 
+    @contextmanager
+    def stopped(self, service: str) -> Iterator[None]:
+        """Stop a process, which keeps its connections and answers nothing, and let it go on at the end."""
+        pid = self.local.pids()[service]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(20):
             while not condition():  # noqa: ASYNC110 - the processes send no signal
@@ -79,13 +89,14 @@ def prompts(count: int, length: int = 100) -> list[list[int]]:
 
 
 @asynccontextmanager
-async def started(model: Path, **arguments: object) -> AsyncIterator[Stack]:
+async def started(model: Path, *, prefill_timeout_s: float = 30.0, **arguments: object) -> AsyncIterator[Stack]:
     sizes = {"max_model_len": 256, "kv_cache_memory_gib": 0.02, "num_prefill_engines": 1}
     args = EngineArgs(model=str(model), device="cpu", threads=1, **{**sizes, **arguments})
     settings = await asyncio.to_thread(args.stack_settings)
     async with LocalStack(settings) as local:
         await local.start(timeout_s=120)
-        async with await AsyncLLM.connect(local.frontend_settings) as llm:
+        frontend = local.frontend_settings.model_copy(update={"remote_prefill_timeout_s": prefill_timeout_s})
+        async with await AsyncLLM.connect(frontend) as llm:
             yield Stack(local, llm)
 
 
@@ -135,6 +146,21 @@ async def test_no_request_is_lost_or_different_when_services_die(model, services
             await killed(stack, service, lambda: stack.num_external_tokens > seen + 4 * 144)  # noqa: B023 - used at once
 
 
+@pytest.mark.parametrize("service", ["engine-core-2", "worker-2"])
+async def test_requests_go_on_while_a_producer_stands_still(model, service):
+    """A stopped process is not lost: its connections stay open. Afterwards prompts are computed there again."""
+    params, given = replace(SEEDED, max_tokens=40), prompts(12, length=150)
+    async with started(model, prefill_timeout_s=2.0) as stack:
+        expected = await asyncio.gather(*(stack.expected(prompt, params) for prompt in given))
+        running = [asyncio.create_task(stack.tokens(prompt, params)) for prompt in given]
+        await stack.until(lambda: stack.num_open_prefills > 4)
+        with stack.stopped(service):
+            async with asyncio.timeout(40):
+                assert await asyncio.gather(*running) == expected
+
+        await phases_again(stack)
+
+
 async def killed(stack: Stack, service: str, moment: Callable[[], bool]) -> None:
     """Kill a service at a moment of many requests, compare their tokens, and wait until requests have two phases again."""
     params, given = replace(SEEDED, max_tokens=100), prompts(24, length=150)
@@ -144,8 +170,13 @@ async def killed(stack: Stack, service: str, moment: Callable[[], bool]) -> None
     stack.kill(service)
     assert await asyncio.gather(*running) == expected, service
 
+    await phases_again(stack)
+
+
+async def phases_again(stack: Stack) -> None:
+    """Wait until requests have two phases again."""
     before = stack.num_prefills("done")
     async with asyncio.timeout(60):
         while stack.num_prefills("done") == before:
             [prompt] = prompts(1)
-            assert await stack.tokens(prompt, GREEDY) == await stack.expected(prompt, GREEDY), service
+            assert await stack.tokens(prompt, GREEDY) == await stack.expected(prompt, GREEDY)

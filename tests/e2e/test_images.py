@@ -222,6 +222,24 @@ async def test_images_under_names(case_of):
     assert refused == (400, "Cache miss for image at index 0 but data is not provided.", "messages[0].content[1]")
 
 
+async def test_reset_caches_of_media_hold_nothing(case_of):
+    """The embeddings are computed again and are the same; a name without data is refused."""
+    case = case_of("qwen2_5_vl")
+    async with served(case.directory, "resets", max_model_len=512) as llm, client_of(llm) as http:
+        named = [{"type": "text", "text": "What is on"}, image_part(SMALL, uuid="one"), {"type": "text", "text": "this one?"}]
+        answers = [await chat(http, named)]
+        for reset in (llm.engine_admin.reset_encoder_cache, llm.reset_mm_cache):
+            await reset()
+            assert await llm.engine_admin.reset_prefix_cache()
+            answers.append(await chat(http, named))
+        await llm.reset_mm_cache()
+        named[1] = {"type": "image_url", "image_url": None, "uuid": "one"}
+        refused = await refusal(http, *named)
+
+    check(answers, Case(case.directory, [case.expected[0]] * 3))
+    assert refused[:2] == (400, "Cache miss for image at index 0 but data is not provided.")
+
+
 async def test_images_that_cannot_be_read_are_refused_and_others_go_on(case_of):
     case = case_of("smolvlm")
     async with served(case.directory, "bad", max_model_len=512) as llm, client_of(llm) as http:

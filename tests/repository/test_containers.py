@@ -30,7 +30,7 @@ ROLES = {
     name: role
     for name in SERVICES
     for role in SETTINGS
-    if re.fullmatch(rf"{role}(-\d|-gpu|-two-models|-second|-tls|-tp2|-tp2-rank-\d)?", name)
+    if re.fullmatch(rf"{role}(-\d|-gpu|-two-models|-second|-prefill|-decode|-tls|-tp2|-tp2-rank-\d)?", name)
 }  # fmt: skip
 OWN = {name: service for name, service in SERVICES.items() if "build" in service}
 PROFILES = {
@@ -43,6 +43,10 @@ PROFILES = {
     "two-models": {
         *("frontend-two-models", "tokenizer", "engine-core", "worker"),
         *("tokenizer-second", "engine-core-second", "worker-second"),
+    },
+    "prefill": {
+        *("frontend-prefill", "tokenizer", "engine-core-decode", "engine-core-prefill"),
+        *("worker-decode", "worker-prefill"),
     },
     "tls": {"certificates", "frontend-tls", "tokenizer-tls", "engine-core-tls", "worker-tls"},
     "tp2": {"frontend-tp2", "tokenizer-tp2", "engine-core-tp2", "worker-tp2-rank-0", "worker-tp2-rank-1"},
@@ -193,6 +197,16 @@ def test_the_admin_ports_are_those_of_the_engine_cores_in_their_order(monkeypatc
         settings = settings_of(name, monkeypatch)
 
         assert [target.replace(":50052", ":50054") for target in settings.engine_targets] == list(settings.engine_admin_targets)
+
+
+def test_the_engine_core_that_generates_reads_from_the_worker_of_the_other_one(monkeypatch):
+    producer, consumer = (settings_of(f"engine-core-{name}", monkeypatch) for name in ("prefill", "decode"))
+    host, port = producer.kv_host_and_port
+
+    assert (producer.kv_role, consumer.kv_role) == ("producer", "consumer")
+    assert consumer.kv_peers == (f"{host}:{port}",)
+    assert producer.worker_targets == (f"dns:///{host}:{port}",)
+    assert producer.data_parallel_rank != consumer.data_parallel_rank
 
 
 def test_the_balancer_knows_the_frontends():

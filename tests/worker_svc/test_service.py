@@ -277,6 +277,8 @@ async def test_collective_methods_are_only_those_registered(client):
 
     assert (await client.life.CollectiveRpc(call(method="get_num_requests"))).result_json == "0"
     assert isinstance(await error_of(client.life.CollectiveRpc(call(method="os.system", args_json='["true"]'))), NotFound)
+    deep = await error_of(client.life.CollectiveRpc(call(method="get_pid", args_json="[" * 2000)))
+    assert "args_json is not JSON" in deep.message
     error = await error_of(client.life.CollectiveRpc(call(method="get_pid", args_json="[1]")))
     assert error.code is Code.INVALID_ARGUMENT
 

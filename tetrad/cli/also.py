@@ -81,7 +81,7 @@ def _options_of(text: str) -> dict[str, Any]:
     else:
         try:
             options = {str(key).replace("-", "_"): value for key, value in json.loads(text).items()}
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _wrong(f"{text[:80]!r} is not JSON: {error}") from None
     for key in ("name", "model"):
         if not isinstance(options.get(key), str) or not options[key]:

@@ -3,6 +3,7 @@
 from tetrad.cli.http_client import HttpClient
 from tetrad.cli.options import new_parser
 from tetrad.cli.sampling_options import add_sampling_options, sampling_fields
+from tetrad.cli.talk.audio_file import AudioFile
 from tetrad.cli.talk.commands import run_command
 from tetrad.cli.talk.conversation import MediaFile, TalkConversation
 from tetrad.cli.talk.image_file import ImageFile
@@ -18,7 +19,8 @@ _HISTORY = "chat_history"
 def run(arguments: list[str]) -> int:
     """Chat until the input ends."""
     options = make_parser().parse_args(arguments)
-    attached: list[MediaFile] = [*map(ImageFile.read, options.image), *map(VideoFile.read, options.video)]
+    attached: list[MediaFile] = [*map(ImageFile.read, options.image), *map(AudioFile.read, options.audio)]
+    attached += map(VideoFile.read, options.video)
     with HttpClient(options.url, api_key=options.api_key, ca_file=options.ca_file) as client:
         fields = {"model": client.model_name(options.model), **sampling_fields(options)}
         conversation = TalkConversation(client, fields, options.system_prompt or "", attached=attached)
@@ -40,6 +42,8 @@ def make_parser() -> CommandLineParser:
     parser.add_argument("--system-prompt", default=None, metavar="TEXT", help="System message of the conversation.")
     text = "Image of the first message; several flags attach several. /image attaches one to a later message."
     parser.add_argument("-i", "--image", action="append", default=[], metavar="FILE", help=text)
+    text = "Audio of the first message; several flags attach several. /audio attaches one to a later message."
+    parser.add_argument("--audio", action="append", default=[], metavar="FILE", help=text)
     text = "Video of the first message; several flags attach several. /video attaches one to a later message."
     parser.add_argument("--video", action="append", default=[], metavar="FILE", help=text)
     parser.add_argument("-q", "--quick", metavar="MESSAGE", default=None, help="Send one message, print the answer and exit.")

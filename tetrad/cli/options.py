@@ -40,11 +40,11 @@ _HELP = {
     "1 for a program that uses the library.",
     "otlp_traces_endpoint": "OpenTelemetry collector that receives the spans of all services: http://host:4317. Unset: none.",
     "hf_overrides": "JSON object whose values replace those of the model's config.json. Unset: none.",
-    "limit_mm_per_prompt": 'Maximum number of items in a prompt, a JSON object such as {"image": 4, "video": 1}. Unset: 999, '
+    "limit_mm_per_prompt": 'Maximum number of items in a prompt, a JSON object such as {"image": 4, "audio": 1}. Unset: 999, '
     "or the model's own limit.",
     "media_io_kwargs": 'JSON object that says how media files are read: {"video": {"num_frames": 16, "fps": 1}}, the most '
     "frames of a video, and for each second. Requests may set others. Unset: at most 32.",
-    "language_model_only": "Refuse images and videos in prompts, and do not load the vision model.",
+    "language_model_only": "Refuse images, audio and videos in prompts, and do not load the model that reads them.",
     "mm_processor_kwargs": 'JSON object of settings of the model\'s image processor, such as {"max_pixels": 200704}; they '
     "replace those of the model's files, and requests may set others. Unset: none.",
     "mm_processor_cache_gb": "Preprocessed images that each tokenizer service keeps, in GiB. Unset: 0.25.",
@@ -184,8 +184,8 @@ def _choices(name: str) -> tuple[str, ...]:
 def _json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object")
     return value

@@ -49,10 +49,12 @@ class AsyncOperations:
         return await admin.reset_prefix_cache(reset_running_requests=reset_running_requests)
 
     async def reset_mm_cache(self) -> None:
-        """Do nothing: images are kept by their content or uuid, and the least recently used leave first."""
+        """Clear the tokenizers' caches of preprocessed images, audio and video."""
+        await (await self.start()).reset_mm_cache()
 
     async def reset_encoder_cache(self) -> None:
-        """Do nothing: the key of an embedding is its image, and an update of the weights forgets all embeddings."""
+        """Clear the cache of media's embeddings; those that running requests will read are forgotten afterwards."""
+        await (await self.start()).engine_admin.reset_encoder_cache()
 
     @takes(delay_iterations=NO_DELAY, max_iterations=NO_END)
     async def start_profile(self, profile_prefix: str | None = None) -> None:

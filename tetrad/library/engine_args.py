@@ -23,8 +23,8 @@ from tetrad.services.hub.download import HubAccess, Report
 from tetrad.services.hub.model_files import DEFAULT_MODEL, resolve_model
 from tetrad.services.message_size import MEDIA_MAX_MESSAGE_BYTES
 from tetrad.services.models.inner_configs import overridden
+from tetrad.services.models.media_files import reads_media
 from tetrad.services.models.model_directory import read_model_json
-from tetrad.services.models.vision_files import reads_images
 from tetrad.services.packages import require_packages
 from tetrad.services.settings import ServiceSettings
 from tetrad.stack.stack_settings import StackSettings
@@ -99,7 +99,7 @@ class EngineArgs(OlderEngineArguments):
         max_lora_rank: maximum rank of an adapter.
         max_cpu_loras: maximum number of adapters in memory; others are read again when they are needed. None: max_loras.
         limit_mm_per_prompt: maximum number of items in a prompt: {"image": 4, "video": 1}. None: 999, or the model's own limit.
-        language_model_only: refuse images, and do not load the vision model.
+        language_model_only: refuse media, and do not load the vision or audio model.
         allowed_local_media_path: directory whose files messages may name as file: URLs of images. Empty: none.
         allowed_media_domains: hosts from which images of messages are fetched (http, https); "*": all public ones. None: none.
         mm_processor_kwargs: settings of the model's image processor that replace those of its files, as {"max_pixels": 200704};
@@ -233,7 +233,7 @@ class EngineArgs(OlderEngineArguments):
         path = resolve_model(self.model, revision=self.revision, report=report, check=check, access=access)
         if path.is_dir() and (config := read_model_json(path, "config.json")) is not None:
             self._check_ranks(config)  # also for local files: a worker takes seconds to refuse them
-        if self._takes_images(path):
+        if self._takes_media(path):
             self.fallbacks = {"max_message_bytes": MEDIA_MAX_MESSAGE_BYTES, **self.fallbacks}
         model = str(path)
         tokenizer: dict[str, Any] = {"model": model, **shared, **self._tokenizer_fields()}
@@ -283,17 +283,17 @@ class EngineArgs(OlderEngineArguments):
 
     def media_settings(self) -> dict[str, Any]:
         """Return the frontend settings of images in prompts that the arguments set."""
-        limits = {"image": 0, "video": 0} if self.language_model_only else self.limit_mm_per_prompt
+        limits = {"image": 0, "audio": 0, "video": 0} if self.language_model_only else self.limit_mm_per_prompt
         return {
             **({"limit_mm_per_prompt": json.dumps(limits)} if limits is not None else {}),
             **({"allowed_local_media_path": self.allowed_local_media_path} if self.allowed_local_media_path else {}),
             **({"allowed_media_domains": self.allowed_media_domains} if self.allowed_media_domains else {}),
         }
 
-    def _takes_images(self, path: Path) -> bool:
+    def _takes_media(self, path: Path) -> bool:
         limits = self.limit_mm_per_prompt or {}
-        has_none = all(limits.get(modality) == 0 for modality in ("image", "video"))
-        return not self.language_model_only and not has_none and path.is_dir() and reads_images(path)
+        has_none = all(limits.get(modality) == 0 for modality in ("image", "audio", "video"))
+        return not self.language_model_only and not has_none and path.is_dir() and reads_media(path)
 
     def _processor_fields(self) -> dict[str, str]:
         """Return the settings of the image processor, which the tokenizer runs; the worker reads the largest size from them."""

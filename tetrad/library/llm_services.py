@@ -16,6 +16,7 @@ from tetrad.stack.local_stack import LocalStack
 from tetrad.stack.service_names import kind_of
 
 _START_TIMEOUT_S = 600.0
+_FILE_LIMITS = ("max_media_bytes", "max_audio_bytes", "max_video_bytes")
 _LIMITS_OF_PARAMS = ("max_n", "max_stop_strings", "max_stop_chars", "max_bad_words", "max_bad_word_chars")
 _NO_LIMIT = 1 << 31
 
@@ -97,8 +98,8 @@ class RemoteServices:
 
 def _of_one_caller(settings: FrontendSettings) -> FrontendSettings:
     """Return settings without the limits that protect other clients, because a library has one client."""
-    # The size of messages remains the limit of an image.
-    changes = {"max_answer_logprobs": 0, "max_media_bytes": settings.max_message_bytes}
+    # The size of messages remains the limit of a file.
+    changes = {"max_answer_logprobs": 0, **dict.fromkeys(_FILE_LIMITS, settings.max_message_bytes)}
     return settings.model_copy(update=changes | dict.fromkeys(_LIMITS_OF_PARAMS, _NO_LIMIT))
 
 

@@ -1,4 +1,4 @@
-"""Media prompts: replaces the images and videos of a program's prompts and messages by the contents of files.
+"""Media prompts: replaces the images, audio and videos of a program's prompts and messages by the contents of files.
 
 The frontend takes files alone, since it decodes no pixels. Knows vLLM's `multi_modal_data` and its content part
 `image_pil`; checks nothing else of a prompt. Encoding an image takes up to a second, so it runs in a thread.
@@ -11,6 +11,7 @@ from typing import Any, cast
 from tetrad.frontend.request.encoder_decoder import has_two_parts, joined
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.library.arguments import Conversation
+from tetrad.library.audio_bytes import audio_bytes, audio_items
 from tetrad.library.image_bytes import image_bytes
 from tetrad.library.video_bytes import video_bytes, video_items
 from tetrad.services.errors import InvalidRequest
@@ -96,6 +97,7 @@ def _listed(items: Any) -> Iterable[Any]:
 
 _READERS: Mapping[str, tuple[Callable[[Any], Iterable[Any]], Callable[[Any, str], bytes]]] = {
     "image": (_listed, image_bytes),
+    "audio": (audio_items, audio_bytes),
     "video": (video_items, video_bytes),
 }
 """Modality -> functions that return its items one by one, and the file of an item."""

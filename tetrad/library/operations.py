@@ -46,10 +46,12 @@ class Operations:
         return self._running.run(admin.reset_prefix_cache(reset_running_requests=reset_running_requests))
 
     def reset_mm_cache(self) -> None:
-        """Do nothing: images are kept by their content or uuid, and the least recently used leave first."""
+        """Clear the tokenizers' caches of preprocessed images, audio and video."""
+        self._running.run(self._running.frontend.reset_mm_cache())
 
     def reset_encoder_cache(self) -> None:
-        """Do nothing: the key of an embedding is its image, and an update of the weights forgets all embeddings."""
+        """Clear the cache of media's embeddings; those that running requests will read are forgotten afterwards."""
+        self._running.run(self._running.frontend.engine_admin.reset_encoder_cache())
 
     def sleep(self, level: int = 1, mode: PauseMode = "keep") -> None:
         """Release the memory of the device until `wake_up`; requests in the meantime are refused.

@@ -535,6 +535,14 @@ class ResetPrefixCacheResponse(_message.Message):
     success: bool
     def __init__(self, success: _Optional[bool] = ...) -> None: ...
 
+class ResetEncoderCacheRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ResetEncoderCacheResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class PauseRequest(_message.Message):
     __slots__ = ("mode", "clear_cache")
     MODE_FIELD_NUMBER: _ClassVar[int]

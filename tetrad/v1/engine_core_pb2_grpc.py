@@ -135,6 +135,11 @@ class EngineCoreAdminServiceStub:
                 request_serializer=tetrad_dot_v1_dot_engine__core__pb2.ResetPrefixCacheRequest.SerializeToString,
                 response_deserializer=tetrad_dot_v1_dot_engine__core__pb2.ResetPrefixCacheResponse.FromString,
                 _registered_method=True)
+        self.ResetEncoderCache = channel.unary_unary(
+                '/tetrad.v1.EngineCoreAdminService/ResetEncoderCache',
+                request_serializer=tetrad_dot_v1_dot_engine__core__pb2.ResetEncoderCacheRequest.SerializeToString,
+                response_deserializer=tetrad_dot_v1_dot_engine__core__pb2.ResetEncoderCacheResponse.FromString,
+                _registered_method=True)
         self.Pause = channel.unary_unary(
                 '/tetrad.v1.EngineCoreAdminService/Pause',
                 request_serializer=tetrad_dot_v1_dot_engine__core__pb2.PauseRequest.SerializeToString,
@@ -254,6 +259,13 @@ class EngineCoreAdminServiceServicer:
 
     def ResetPrefixCache(self, request, context):
         """Forgets all cached prefixes. FAILED_PRECONDITION while blocks are in use, unless asked to preempt.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResetEncoderCache(self, request, context):
+        """Forgets the embeddings of media in the encoder cache. Those that running requests will read are forgotten afterwards.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -414,6 +426,11 @@ def add_EngineCoreAdminServiceServicer_to_server(servicer, server):
                     servicer.ResetPrefixCache,
                     request_deserializer=tetrad_dot_v1_dot_engine__core__pb2.ResetPrefixCacheRequest.FromString,
                     response_serializer=tetrad_dot_v1_dot_engine__core__pb2.ResetPrefixCacheResponse.SerializeToString,
+            ),
+            'ResetEncoderCache': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetEncoderCache,
+                    request_deserializer=tetrad_dot_v1_dot_engine__core__pb2.ResetEncoderCacheRequest.FromString,
+                    response_serializer=tetrad_dot_v1_dot_engine__core__pb2.ResetEncoderCacheResponse.SerializeToString,
             ),
             'Pause': grpc.unary_unary_rpc_method_handler(
                     servicer.Pause,
@@ -615,6 +632,33 @@ class EngineCoreAdminService:
             '/tetrad.v1.EngineCoreAdminService/ResetPrefixCache',
             tetrad_dot_v1_dot_engine__core__pb2.ResetPrefixCacheRequest.SerializeToString,
             tetrad_dot_v1_dot_engine__core__pb2.ResetPrefixCacheResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetEncoderCache(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tetrad.v1.EngineCoreAdminService/ResetEncoderCache',
+            tetrad_dot_v1_dot_engine__core__pb2.ResetEncoderCacheRequest.SerializeToString,
+            tetrad_dot_v1_dot_engine__core__pb2.ResetEncoderCacheResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -357,3 +357,11 @@ class GetBundleResponse(_message.Message):
     data: bytes
     sha256: str
     def __init__(self, data: _Optional[bytes] = ..., sha256: _Optional[str] = ...) -> None: ...
+
+class ResetMediaCacheRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ResetMediaCacheResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -75,6 +75,11 @@ class TokenizerServiceStub:
                 request_serializer=tetrad_dot_v1_dot_tokenizer__pb2.GetBundleRequest.SerializeToString,
                 response_deserializer=tetrad_dot_v1_dot_tokenizer__pb2.GetBundleResponse.FromString,
                 _registered_method=True)
+        self.ResetMediaCache = channel.unary_unary(
+                '/tetrad.v1.TokenizerService/ResetMediaCache',
+                request_serializer=tetrad_dot_v1_dot_tokenizer__pb2.ResetMediaCacheRequest.SerializeToString,
+                response_deserializer=tetrad_dot_v1_dot_tokenizer__pb2.ResetMediaCacheResponse.FromString,
+                _registered_method=True)
 
 
 class TokenizerServiceServicer:
@@ -142,6 +147,13 @@ class TokenizerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ResetMediaCache(self, request, context):
+        """Forgets all preprocessed media. Items that are being preprocessed are kept afterwards.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TokenizerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -184,6 +196,11 @@ def add_TokenizerServiceServicer_to_server(servicer, server):
                     servicer.GetBundle,
                     request_deserializer=tetrad_dot_v1_dot_tokenizer__pb2.GetBundleRequest.FromString,
                     response_serializer=tetrad_dot_v1_dot_tokenizer__pb2.GetBundleResponse.SerializeToString,
+            ),
+            'ResetMediaCache': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetMediaCache,
+                    request_deserializer=tetrad_dot_v1_dot_tokenizer__pb2.ResetMediaCacheRequest.FromString,
+                    response_serializer=tetrad_dot_v1_dot_tokenizer__pb2.ResetMediaCacheResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -403,6 +420,33 @@ class TokenizerService:
             '/tetrad.v1.TokenizerService/GetBundle',
             tetrad_dot_v1_dot_tokenizer__pb2.GetBundleRequest.SerializeToString,
             tetrad_dot_v1_dot_tokenizer__pb2.GetBundleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetMediaCache(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tetrad.v1.TokenizerService/ResetMediaCache',
+            tetrad_dot_v1_dot_tokenizer__pb2.ResetMediaCacheRequest.SerializeToString,
+            tetrad_dot_v1_dot_tokenizer__pb2.ResetMediaCacheResponse.FromString,
             options,
             channel_credentials,
             insecure,

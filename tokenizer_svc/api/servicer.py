@@ -231,6 +231,15 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         """Return the description of the tokenizer."""
         return self._info
 
+    async def ResetMediaCache(
+        self,
+        request: tokenizer_pb2.ResetMediaCacheRequest,
+        context: grpc.aio.ServicerContext,
+    ) -> tokenizer_pb2.ResetMediaCacheResponse:
+        """Forget the preprocessed items."""
+        self._media.reset_cache()
+        return tokenizer_pb2.ResetMediaCacheResponse()
+
     async def GetBundle(
         self,
         request: tokenizer_pb2.GetBundleRequest,

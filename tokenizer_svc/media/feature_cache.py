@@ -30,6 +30,11 @@ class FeatureCache:
             self._features.move_to_end(identifier)
         return feature
 
+    def reset(self) -> None:
+        """Drop all items."""
+        self._features.clear()
+        self.num_bytes = 0
+
     def put(self, feature: MediaFeature) -> None:
         """Keep an item, in place of those whose last use is longest ago; one that is larger than all bytes is not kept."""
         if feature.size_bytes > self._max_bytes:

@@ -96,6 +96,10 @@ class Preprocessor:
         self._cache.put(feature)
         return feature
 
+    def reset_cache(self) -> None:
+        """Drop the items that were seen; those being preprocessed are kept afterwards."""
+        self._cache.reset()
+
     async def close(self) -> None:
         """Stop the processes."""
         await self._processes.close()

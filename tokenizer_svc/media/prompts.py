@@ -157,6 +157,11 @@ class ModelMedia:
             return AttendedMedia(self._tokenizer, features, start_id)
         return PromptMedia(self._tokenizer, features, {modality: each.marks for modality, each in rules.items()})
 
+    def reset_cache(self) -> None:
+        """Forget the items that were seen."""
+        for each in self._preprocessors.values():
+            each.reset_cache()
+
     async def close(self) -> None:
         """Stop all processes."""
         await asyncio.gather(*(each.close() for each in self._preprocessors.values()))

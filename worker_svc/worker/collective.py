@@ -37,7 +37,7 @@ class CollectiveMethods:
 def _parse(text: str, kind: type, name: str) -> Any:
     try:
         value = json.loads(text) if text else kind()
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{name} is not JSON: {error}", field=name) from error
     if not isinstance(value, kind):
         raise InvalidRequest(f"{name} must be a JSON {'array' if kind is list else 'object'}.", field=name)

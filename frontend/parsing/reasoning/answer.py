@@ -6,6 +6,7 @@ An end tag belongs to the text unless the output ends behind it, or a call follo
 from tetrad.frontend.parsing.elements.json_scanner import skip_space
 from tetrad.frontend.parsing.elements.markers import Markers
 from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
+from tetrad.frontend.parsing.reasoning.citations import CitedText, PlainText
 from tetrad.frontend.parsing.reasoning.writer import ReasoningScript, ReasoningWriter
 
 
@@ -14,15 +15,19 @@ def pass_answer(source: TextSource, writer: ReasoningWriter) -> Waiting[None]:  
     yield from ()
 
 
-def wrapped_answer(opening: str, *closings: str, followers: tuple[str, ...]) -> ReasoningScript:
+def wrapped_answer(
+    opening: str, *closings: str, followers: tuple[str, ...], text: type[PlainText | CitedText] = PlainText
+) -> ReasoningScript:
     """Return the script of answers between tags; the newlines within the tags do not belong to the answer.
 
     Args:
         opening: the tag before the answer, which may be missing.
         closings: the tags behind it; all but the first may be missing.
         followers: marks of calls, which may follow.
+        text: passes the text of the answer on.
     """
-    ends = Markers(closings[0])
+    # Marks of citations in the arguments of a call are the call's own.
+    ends = Markers(closings[0], *(followers if text is CitedText else ()))
 
     def read(source: TextSource, writer: ReasoningWriter) -> Waiting[None]:
         source.record()
@@ -33,8 +38,9 @@ def wrapped_answer(opening: str, *closings: str, followers: tuple[str, ...]) -> 
             writer.end_reasoning()
         else:
             writer.content(space)
-        text = _HeldNewlines(writer)
-        while (yield from ends.pass_text(source, text.add)):
+        newlines = _HeldNewlines(writer)
+        answer = text(newlines.add)
+        while (mark := (yield from ends.pass_text(source, answer.add))) and mark not in followers:
             source.record()
             for closing in closings:
                 yield from source.skip(closing)
@@ -42,9 +48,11 @@ def wrapped_answer(opening: str, *closings: str, followers: tuple[str, ...]) -> 
             tags = source.recorded()
             follows = yield from source.starts_with_any(followers)
             if follows or source.ends_within(*followers) or not (yield from source.more()):
+                answer.end()
                 return
-            text.add(tags)
-        text.end()
+            answer.add(tags)
+        answer.end()
+        newlines.end()
 
     return read
 

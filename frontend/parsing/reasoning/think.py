@@ -9,6 +9,7 @@ from tetrad.frontend.parsing.elements.json_scanner import skip_space
 from tetrad.frontend.parsing.elements.markers import Markers
 from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
 from tetrad.frontend.parsing.reasoning.answer import pass_answer
+from tetrad.frontend.parsing.reasoning.citations import CitedText, PlainText
 from tetrad.frontend.parsing.reasoning.writer import ReasoningParser, ReasoningScript, ReasoningWriter
 
 _MARKS = Marks("<think>", "</think>")
@@ -46,6 +47,7 @@ class ThinkFormat:
         keeps_special_tokens: whether the marks are special tokens of the model's tokenizer.
         marks: the marks of the reasoning.
         answer: reads the text behind the reasoning.
+        text: passes the text of the reasoning on.
     """
 
     is_content = False
@@ -59,6 +61,7 @@ class ThinkFormat:
         keeps_special_tokens: bool = False,
         marks: Marks = _MARKS,
         answer: ReasoningScript = pass_answer,
+        text: type[PlainText | CitedText] = PlainText,
     ) -> None:
         self.name = name
         self.thinking = self.preamble = marks
@@ -66,6 +69,7 @@ class ThinkFormat:
         self._template_marks = (*template_marks, marks.end)
         self._always = always
         self.answer = answer
+        self._text = text
         self._end = Markers(marks.end)
         self._ends = Markers(marks.end, *ended_by)
 
@@ -99,7 +103,9 @@ class ThinkFormat:
                 # Without a mark, the white space belongs to the text.
                 source.put_back(space)
             if started or begun:
-                yield from ends.pass_text(source, writer.reasoning)
+                text = self._text(writer.reasoning)
+                yield from ends.pass_text(source, text.add)
+                text.end()
                 yield from source.skip(self.thinking.end)
             if started or begun or ended:
                 writer.end_reasoning()

@@ -2,6 +2,7 @@
 
 from tetrad.frontend.parsing.elements.interface import Marks
 from tetrad.frontend.parsing.reasoning.answer import wrapped_answer
+from tetrad.frontend.parsing.reasoning.citations import CitedText
 from tetrad.frontend.parsing.reasoning.think import ThinkFormat
 
 APERTUS = ThinkFormat(
@@ -20,16 +21,19 @@ COHERE_COMMAND3 = ThinkFormat(
     ended_by=(_COHERE_CALL,),
     keeps_special_tokens=True,
     marks=_COHERE,
-    answer=wrapped_answer("<|START_RESPONSE|>", "<|END_RESPONSE|>", followers=(_COHERE_CALL,)),
+    answer=wrapped_answer("<|START_RESPONSE|>", "<|END_RESPONSE|>", followers=(_COHERE_CALL,), text=CitedText),
+    text=CitedText,
 )
-"""Command A: other marks, which are special tokens, also around the answer; `reasoning: true` asks for it."""
+"""Command A: other marks, which are special tokens, also around the answer; `reasoning: true` asks for it. Marks of citations
+are removed."""
 COHERE_COMMAND4 = ThinkFormat(
     "cohere_command4",
     "<|START_TEXT|>",
     ended_by=(_COHERE_CALL,),
     keeps_special_tokens=True,
     marks=_COHERE,
-    answer=wrapped_answer("<|START_TEXT|>", "<|END_TEXT|>", followers=(_COHERE_CALL,)),
+    answer=wrapped_answer("<|START_TEXT|>", "<|END_TEXT|>", followers=(_COHERE_CALL,), text=CitedText),
+    text=CitedText,
 )
 """Command A+: the same with other marks of the answer; `reasoning: false` makes the prompt close it."""
 DEEPSEEK_R1 = ThinkFormat(

@@ -114,7 +114,8 @@ class Qwen3CoderFormat(OpenAICallIds):
             if mark == _NEXT_PARAMETER:
                 yield from source.skip("\n")
                 tag, name = yield from _read_tag(source)
-                if name and name not in given and (not known or (isinstance(known, dict) and name in known)):
+                is_known = not known or (isinstance(known, dict) and name in known)
+                if name and name not in given and is_known and not num_functions:
                     source.put_back(tag)
                     return True
                 value.add(f"\n{tag}")
@@ -126,14 +127,16 @@ class Qwen3CoderFormat(OpenAICallIds):
                 text = source.recorded()
                 tag, name = yield from _read_tag(source)
                 if tag:
-                    ends = not num_parameters and name not in given
+                    # A tag without a name is text, unless the output ends in it.
+                    is_tag = bool(name) or not (yield from source.more())
+                    ends = is_tag and not num_parameters and name not in given
                 else:
                     ends = yield from (self._call_ends(source) if num_parameters else self._function_ends(source))
                 if ends:
                     source.put_back(tag)
                     return True
                 value.add(text + tag)
-                num_parameters += bool(tag) - bool(num_parameters)
+                num_parameters += bool(name) - bool(num_parameters)
             elif mark == _FUNCTION or num_functions:
                 yield from source.skip(mark)
                 value.add(mark)
@@ -144,10 +147,21 @@ class Qwen3CoderFormat(OpenAICallIds):
 
     def _function_ends(self, source: TextSource) -> Waiting[bool]:
         """Return whether the function ends here: its end tag, or another outer tag, or the end of the output is next."""
+        if (yield from source.starts_with(_FUNCTION_END)):
+            return not (yield from self._parameter_ends_behind(source))
         tags = (_FUNCTION_END, self.closing, self.opening)
         if (yield from source.starts_with_any(tags)):
             return True
         return not (yield from source.more()) or source.ends_within(_PARAMETER, *tags)
+
+    def _parameter_ends_behind(self, source: TextSource) -> Waiting[bool]:
+        """Return whether the end tag of a parameter is next after the end of the function, which then is text of the value."""
+        source.record()
+        yield from source.skip(_FUNCTION_END)
+        yield from skip_space(source)
+        found = yield from source.starts_with(_PARAMETER_END)
+        source.put_back(source.recorded())
+        return found
 
     def _call_ends(self, source: TextSource) -> Waiting[bool]:
         """Return whether the end of the call is next, and after it the end of the output or another call."""

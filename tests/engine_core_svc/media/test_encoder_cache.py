@@ -55,6 +55,20 @@ def test_an_entry_is_used_again_before_it_leaves(cache):
     assert not cache.has_dropped
 
 
+def test_a_reset_drops_what_nobody_reads_at_once_and_the_rest_when_it_is_read(cache):
+    ready(cache, "unused", 2)
+    cache.use(ready(cache, "used", 2), key=1)
+    cache.allocate(image("encoding", 0, 2))
+
+    cache.reset()
+    dropped = cache.take_dropped(0)
+    cache.note_encoded("encoding")
+    cache.end_use("used", 1)
+
+    assert (dropped, cache.take_dropped(1)) == (["unused"], ["used"])
+    assert cache.find(image("encoding", 0, 2)) is not None
+
+
 def test_an_entry_with_two_users_stays_until_both_have_read_it(cache):
     entry = ready(cache, "a", 8)
     cache.use(entry, key=1)

@@ -100,6 +100,16 @@ SCHEMAS = {
     },
     "annotations": {"title": "t", "description": "d", "default": 3, "examples": [1], "deprecated": True, **INTEGER},
     "no-op keyword": {"type": "array", "items": INTEGER, "uniqueItems": False},
+    "a set of one": {"type": "array", "items": INTEGER, "uniqueItems": True, "maxItems": 1},
+    "a set of an enum": {
+        "type": "array", "title": "Colors", "items": {"$ref": "#/$defs/Color"}, "uniqueItems": True, "minItems": 1,
+        "$defs": {"Color": {"title": "Color", "type": "string", "enum": ["red", "blue", "green", "grey", "pink"]}},
+    },
+    "a set of two of many": record(
+        {"a": {"type": "array", "items": {"enum": [*"abcdefghij"]}, "uniqueItems": True, "maxItems": 2}}, "a"
+    ),
+    "a set of booleans": {"type": "array", "items": {"type": "boolean"}, "uniqueItems": True},
+    "a token": {"type": "string", "format": "jwt", "maxLength": 20},
     "any names": {"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": INTEGER},
     "listed names": {"propertyNames": {"enum": ["a", "b"]}, "additionalProperties": INTEGER, "required": ["a"]},
     "names of an enum": {
@@ -160,6 +170,8 @@ def test_whatever_is_sampled_validates(open_writer, name):
     [
         ({"not": {"type": "integer"}}, "not"),
         ({"type": "array", "uniqueItems": True}, "uniqueItems"),
+        ({"type": "array", "uniqueItems": True, "items": {"enum": [*"abcdef"]}}, "uniqueItems"),
+        ({"type": "array", "uniqueItems": True, "items": {"enum": [1, 1.0]}}, "uniqueItems"),
         ({"contains": INTEGER, "minContains": 2}, "contains"),
         ({"if": INTEGER, "then": {"minimum": 1}}, "if, then"),
         ({"propertyNames": {"format": "date"}}, "propertyNames"),

@@ -95,7 +95,7 @@ async def test_audio_beyond_the_limits_is_refused(serve_frontend):
         large = await refused(http, messages=[user({"type": "input_audio", "input_audio": {"data": data}})])
 
     assert many["message"].startswith("At most 1 audio(s) may be provided in one prompt. Set `--limit-mm-per-prompt`")
-    assert "the audio has at least 1998 bytes; the limit is 1024 (max_audio_bytes)." in large["message"]
+    assert "the audio has at least 1999 bytes; the limit is 1024 (max_audio_bytes)." in large["message"]
 
 
 async def test_audio_over_grpc(frontend, tokenizer, engine):

@@ -38,6 +38,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
         data = TEXT.encode()
         self.reply = reply or (lambda _, position: data[position % len(data)])
         self.max_model_len = max_model_len
+        self.vocab_size = VOCAB_SIZE
         self.tokens_per_step = tokens_per_step
         self.requests = []  # every EngineCoreRequest received
         self.lora_ids = []  # of the adapters that it lists, in their order
@@ -246,7 +247,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
             kv_cache_dtype="int8",
             max_num_seqs=64,
             max_num_batched_tokens=2048,
-            vocab_size=VOCAB_SIZE,
+            vocab_size=self.vocab_size,
             version="test",
             schema_revision=SCHEMA_REVISION,
             supports_shared_sampling_params=self.shares_params,

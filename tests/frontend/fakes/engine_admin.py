@@ -48,6 +48,10 @@ class FakeEngineAdmin(engine_core_pb2_grpc.EngineCoreAdminServiceServicer):
             await context.abort_with_status(rpc_status.to_status(status))
         return engine_core_pb2.ResetPrefixCacheResponse(success=True)
 
+    async def ResetEncoderCache(self, request, context):
+        self.engine.orders.append(("reset_encoder_cache",))
+        return engine_core_pb2.ResetEncoderCacheResponse()
+
     async def GetInfo(self, request, context):
         return engine_core_pb2.EngineCoreAdminServiceGetInfoResponse(info=self.engine._info())
 

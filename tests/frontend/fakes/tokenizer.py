@@ -53,6 +53,7 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
         self.vocab_size = VOCAB_SIZE
         self.num_calls = 0  # of Encode and RenderChat, in batches or not
         self.num_batches = 0
+        self.num_media_resets = 0
         self.text_sizes = []  # of every text received, in characters
         self.num_appends = 0
         self.num_steps = 0  # engine steps in these messages: the frontend merges steps that wait together
@@ -78,6 +79,10 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
 
     def _register(self, server):
         tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server(self, server)
+
+    async def ResetMediaCache(self, request, context):
+        self.num_media_resets += 1
+        return tokenizer_pb2.ResetMediaCacheResponse()
 
     async def GetInfo(self, request, context):
         if not self.answers_facts:

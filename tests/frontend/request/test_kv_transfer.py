@@ -45,6 +45,11 @@ def test_the_message_holds_all_values():
     assert decode_kv_transfer(encode_kv_transfer(transfer)) == transfer
 
 
+DEEP: list = []
+for _ in range(5000):
+    DEEP = [DEEP]
+
+
 @pytest.mark.parametrize("value", [None, {}, {"do_remote_decode": False, "do_remote_prefill": False}, {"remote_host": None}])
 def test_an_object_that_asks_for_nothing_is_none(value):
     assert KvTransfer.of(value) is None
@@ -80,6 +85,7 @@ def test_an_unknown_key_alone_is_for_the_engine_core():
         ({"transfer_mode": "steal"}, "transfer_mode"),
         ({"other": float("nan")}, "other"),
         ({"other": object()}, "other"),
+        pytest.param({"other": DEEP}, "other", id="deep"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_key(changes, key):

@@ -18,7 +18,10 @@ def test_an_override_wins_and_null_takes_a_recommendation_away():
     assert sampling_defaults(recommended, '{"temperature": 0.1, "top_k": null}') == {"temperature": 0.1}
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"n": 2}', '{"temperature": "hot"}', '{"top_p": 7}'])
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", '{"n": 2}', '{"temperature": "hot"}', '{"top_p": 7}', pytest.param('{"temperature": ' + "[" * 2000, id="deep")],
+)
 def test_an_override_that_is_none_is_refused(text):
     with pytest.raises(InvalidRequest):
         sampling_defaults({}, text)

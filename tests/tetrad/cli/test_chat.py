@@ -144,7 +144,7 @@ def test_an_image_goes_with_the_next_message_and_stays_in_the_conversation(conve
     conversation.say("What is it?", lambda _: None)
     conversation.say("And?", lambda _: None)
 
-    assert shown == "Images and videos of the next message: dot.png"
+    assert shown == "Attached to the next message: dot.png"
     url = f"data:image/png;base64,{base64.b64encode(picture.read_bytes()).decode()}"
     parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What is it?"}]
     first, last = conversation.client.bodies
@@ -173,7 +173,7 @@ def test_images_of_a_refused_message_stay_attached(picture):
 
 def test_attached_images_are_removed_by_none_and_by_clear(conversation, picture):
     run_command(f"/image {picture}", conversation)
-    assert run_command("/image none", conversation).shown == "Images and videos of the next message: none"
+    assert run_command("/image none", conversation).shown == "Attached to the next message: none"
 
     run_command(f"/image {picture}", conversation)
     run_command("/clear", conversation)
@@ -223,3 +223,34 @@ def test_quotation_marks_hold_a_message_of_several_lines(monkeypatch, tmp_path):
 def test_speed_is_tokens_behind_the_first_one_a_second():
     assert str(TurnSpeed(11, 0.25, 2.0)) == "11 tokens, 5.0 tokens/s, first after 0.25 s"
     assert str(TurnSpeed(1, 0.25, 0.0)) == "1 tokens, first after 0.25 s"
+
+
+@pytest.mark.parametrize(
+    ("content", "form"),
+    [
+        (b"RIFF\0\0\0\0WAVEfmt ", "wav"),
+        (b"ID3\x04", "mp3"),
+        (b"\xff\xfb\x90", "mp3"),
+        (b"\xff\xf1\x50", "aac"),
+        (b"fLaC", "flac"),
+        (b"OggS", "ogg"),
+        (b"\0\0\0\x20ftypM4A ", "m4a"),
+    ],
+)
+def test_audio_goes_with_the_next_message(conversation, tmp_path, content, form):
+    path = tmp_path / "song"
+    path.write_bytes(content)
+
+    shown = run_command(f"/audio {path}", conversation).shown
+
+    assert shown == "Attached to the next message: song"
+    data = base64.b64encode(content).decode()
+    assert conversation.attached[0].part() == {"type": "input_audio", "input_audio": {"data": data, "format": form}}
+
+
+def test_a_file_that_is_no_audio_is_not_attached(conversation, tmp_path):
+    path = tmp_path / "song"
+    path.write_bytes(b"text")
+
+    assert "is not audio in the format WAV" in run_command(f"/audio {path}", conversation).shown
+    assert not conversation.attached

@@ -284,6 +284,7 @@ def test_serve_prints_its_config(tmp_path):
         ("embed", "'embed' is neither NAME=MODEL nor a JSON object with name and model"),
         ("=./model", "is neither NAME=MODEL"),
         ('{"name": "embed"', "is not JSON"),
+        pytest.param('{"name": ' + "[" * 2000, "is not JSON", id="deep"),
         ('{"name": "embed", "model": "m", "sorcery": 1}', "a further model has no option 'sorcery'"),
         (
             '{"name": "b", "model": "m", "limit_mm_per_prompt": {"image": 1}}',

@@ -341,7 +341,7 @@ def test_arguments_of_images_reach_their_services(model, tmp_path):
 def test_a_model_of_texts_alone_takes_no_images(model):
     settings = EngineArgs(model=model, language_model_only=True).stack_settings()
 
-    assert json.loads(settings.frontend.limit_mm_per_prompt) == {"image": 0, "video": 0}
+    assert json.loads(settings.frontend.limit_mm_per_prompt) == {"image": 0, "audio": 0, "video": 0}
     assert settings.worker.language_model_only
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.sounds import CODECS, encoded, samples, sound
+from tetrad.services.models.audio_samples import join_samples
 from tetrad.tokenizer_svc.media.audio.decoding import Samples, decode_audio
 from tetrad.tokenizer_svc.media.items import MediaError
 
@@ -146,3 +147,26 @@ def test_damaged_files_end_in_samples_or_in_one_error(form: str) -> None:
             assert len(str(error)) < 300
         else:
             assert np.isfinite(found).all()
+
+
+def test_samples_of_a_program_are_taken_as_they_are() -> None:
+    given = samples(1)
+
+    assert np.array_equal(decoded(join_samples(given.tobytes(), RATE)), given)
+    assert np.array_equal(decoded(join_samples(given.tobytes(), 0)), given)
+    assert abs(len(decoded(join_samples(given.tobytes(), 8000))) - 2 * RATE) < 100
+
+
+@pytest.mark.parametrize(
+    ("file", "reason"),
+    [
+        (join_samples(b"", 1)[:-2], "the file of its samples is cut"),
+        (join_samples(b"abc", 1), "the file of its samples is cut"),
+        (join_samples(bytes(4), 1 << 31), "2147483648 samples a second"),
+        (join_samples(bytes(4 * 4), 1), "longer than 2 s"),
+        (join_samples(b"", 0), "has no samples"),
+    ],
+)
+def test_wrong_files_of_samples_are_refused(file: bytes, reason: str) -> None:
+    with pytest.raises(MediaError, match=reason):
+        decoded(file, most=2)

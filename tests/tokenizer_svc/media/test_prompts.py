@@ -185,6 +185,19 @@ class TestIdentifiers:
         assert missed.message == "Cache miss for image at index 0 but data is not provided."
         assert again == first
 
+    async def test_after_a_reset_a_uuid_needs_its_file_again(
+        self, serve_model: ServeModel, model_directory: ModelDirectory
+    ) -> None:
+        request = chat([WIDE])
+        request.media[0].uuid = "mine"
+        async with serve_model(model_directory("llava")) as stub:
+            await stub.RenderChat(request)
+            await stub.ResetMediaCache(tokenizer_pb2.ResetMediaCacheRequest())
+            request.media[0].data = b""
+            missed = await error_of(stub.RenderChat(request))
+
+        assert "Cache miss for image at index 0" in missed.message
+
     async def test_without_a_cache_a_uuid_needs_its_file(
         self, model_directory: ModelDirectory, serve_model: ServeModel
     ) -> None:

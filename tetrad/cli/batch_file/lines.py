@@ -12,7 +12,10 @@ from typing import Any, NoReturn
 
 from tetrad.services.errors import InvalidRequest, NotFound
 
+RECORDING_URLS = ("/v1/audio/transcriptions", "/v1/audio/translations")
+"""The endpoints whose requests have a recording; its URL is the body's `file_url`, as in vLLM."""
 URLS = (
+    *RECORDING_URLS,
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/embeddings",
@@ -147,8 +150,20 @@ def _check(fields: dict[str, Any]) -> None:
         raise _BadLineError("invalid_url", f"url must be one of {', '.join(URLS)}, got {url!r}.")
     if not isinstance(body, dict):
         raise _BadLineError("invalid_body", f"body must be a JSON object, got {type(body).__name__}.")
+    if url in RECORDING_URLS:
+        _check_recording(body)
     if body.get("stream"):
         raise _BadLineError("invalid_body", "stream=true is not possible in a batch; leave it out.")
+
+
+def _check_recording(body: dict[str, Any]) -> None:
+    url = body.get("file_url")
+    if not isinstance(url, str) or url.partition(":")[0].lower() not in ("data", "http", "https"):
+        shown = f"{url:.64}" if isinstance(url, str) else type(url).__name__
+        raise _BadLineError("invalid_body", f"file_url must be a data:, http: or https: URL of a recording, got {shown}.")
+    form = body.get("response_format", "json")
+    if form not in ("json", "verbose_json"):
+        raise _BadLineError("invalid_body", f"response_format must be json or verbose_json in a batch, got {form!r:.64}.")
 
 
 def _refuse_constant(name: str) -> NoReturn:

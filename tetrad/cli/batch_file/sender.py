@@ -6,12 +6,12 @@ requests without a result. A request that is answered with 429 or 503 is sent ag
 
 import asyncio
 import contextlib
-import json
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tetrad.cli.batch_file.contents import BadContentError, Content, content_of, fetched
 from tetrad.cli.batch_file.lines import BadLine, BatchRequest, Line
 from tetrad.cli.batch_file.results import PASSING_STATUS, error_record, response_record
 from tetrad.cli.http_client import authorization, base_url, httpx, trust_of, unreachable
@@ -54,7 +54,7 @@ class BatchSender:
         self._concurrency = concurrency
         self._timeout_s = timeout_s
         self._patience_s = patience_s
-        self._headers = {"content-type": "application/json", **authorization(api_key)}
+        self._headers = authorization(api_key)
         self._transport = transport
         # Certificates are read once, because this takes longer than a request.
         self._verify = trust_of(ca_file)
@@ -108,9 +108,19 @@ class BatchSender:
             transport=self._transport,
         )
 
+    async def _fetch(self, url: str) -> bytes:
+        """Return a recording; the server's key is not sent."""
+        async with httpx.AsyncClient(
+            verify=self._verify, timeout=self._timeout_s, transport=self._transport, trust_env=False
+        ) as client:
+            return await fetched(client, url)
+
     async def _send(self, client: httpx.AsyncClient, request: BatchRequest) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
-        content = json.dumps(request.body).encode()
+        try:
+            content = await content_of(request, self._fetch)
+        except BadContentError as error:
+            return error_record(request, "invalid_file", str(error))
         backoff, num_lost = Backoff(), 0
         # Time of the first failure since the server was reached last; the duration of an attempt does not count.
         away_since: float | None = None
@@ -132,10 +142,11 @@ class BatchSender:
                 await asyncio.sleep(later.retry_after_s)
             await backoff.wait()
 
-    async def _attempt(self, client: httpx.AsyncClient, request: BatchRequest, content: bytes) -> dict[str, Any]:
+    async def _attempt(self, client: httpx.AsyncClient, request: BatchRequest, content: Content) -> dict[str, Any]:
         """Send a request once and return its result; _LaterError if it should be sent again."""
         try:
-            response = await client.post(request.url, content=content)
+            data, media_type = content
+            response = await client.post(request.url, content=data, headers={"content-type": media_type})
         except httpx.ReadTimeout:
             return error_record(request, "request_timeout", f"There was no answer within {self._timeout_s:g} s.")
         except httpx.DecodingError as error:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from tetrad.cli.talk.audio_file import AudioFile
 from tetrad.cli.talk.conversation import MediaFile, TalkConversation
 from tetrad.cli.talk.image_file import ImageFile
 from tetrad.cli.talk.video_file import VideoFile
@@ -16,7 +17,8 @@ _SETTABLE = ("temperature", "top_p", "top_k", "min_p", "max_tokens", "seed", "re
 HELP = f"""\
 /system TEXT     set the system message; without TEXT: show it; `none` removes it
 /image PATH      attach an image to the next message; without PATH: show what is attached; `none` removes it
-/video PATH      attach a video, in the same way
+/audio PATH      attach audio, in the same way
+/video PATH      attach a video
 /set NAME VALUE  set a sampling field ({", ".join(_SETTABLE)}); without VALUE: unset it; without NAME: show all
 /retry           answer the last message again
 /clear           forget the conversation
@@ -64,7 +66,7 @@ def _attach(read: Callable[[str], MediaFile], conversation: TalkConversation, pa
             conversation.attached.append(read(path.strip("'\"")))
         except InvalidRequest as error:
             return Done(error.message)
-    return Done(f"Images and videos of the next message: {', '.join(each.name for each in conversation.attached) or 'none'}")
+    return Done(f"Attached to the next message: {', '.join(each.name for each in conversation.attached) or 'none'}")
 
 
 def _set(conversation: TalkConversation, text: str) -> Done:
@@ -97,13 +99,14 @@ def _value(text: str) -> Any:
     """Return the value of a JSON text; any other text is a string."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
 _COMMANDS: dict[str, Callable[[TalkConversation, str], Done]] = {
     "/system": _system,
     "/image": partial(_attach, ImageFile.read),
+    "/audio": partial(_attach, AudioFile.read),
     "/video": partial(_attach, VideoFile.read),
     "/set": _set,
     "/retry": _retry,

@@ -6,17 +6,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tetrad.cli.http_client import HttpClient
+from tetrad.cli.talk.audio_file import AudioFile
 from tetrad.cli.talk.image_file import ImageFile
 from tetrad.cli.talk.video_file import VideoFile
 
-MediaFile = ImageFile | VideoFile
+MediaFile = ImageFile | AudioFile | VideoFile
 OnPiece = Callable[[str], None]
 """Takes a new piece of a text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message of the chat. Only the user's messages have images and videos."""
+    """A message of the chat. Only the user's messages have media."""
 
     role: str
     text: str
@@ -61,7 +62,7 @@ class TalkConversation:
         fields: fields of each request besides its messages.
         system: the system message; empty: none.
         turns: the messages so far.
-        attached: images and videos of the next message.
+        attached: images, audio and videos of the next message.
     """
 
     client: HttpClient

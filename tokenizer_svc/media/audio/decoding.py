@@ -14,6 +14,7 @@ import numpy as np
 from av.error import FFmpegError, InvalidDataError
 from numpy.typing import NDArray
 
+from tetrad.services.models.audio_samples import SIGN, split_samples
 from tetrad.tokenizer_svc.media.items import MediaError
 
 FORMATS = ("wav", "mp3", "flac", "ogg", "aac", "mov", "matroska")
@@ -41,6 +42,8 @@ def decode_audio(data: bytes, *, sampling_rate: int, max_seconds: float) -> Samp
     Raises:
         MediaError: the data is no audio of `FORMATS`, is damaged, has no samples, or is longer.
     """
+    if data.startswith(SIGN):
+        return _checked(_given(data, sampling_rate, max_seconds))
     most = int(max_seconds * sampling_rate)
     parts: list[Samples] = []
     num_samples = 0
@@ -58,12 +61,35 @@ def decode_audio(data: bytes, *, sampling_rate: int, max_seconds: float) -> Samp
         raise MediaError(f"the data is no audio of these formats, or is damaged: {_NAMES} ({error.strerror})") from None
     except Exception as error:  # PyAV raises any error of Python for files that contradict themselves
         raise MediaError(f"the audio is damaged: {type(error).__name__}: {error}") from error
-    if not num_samples:
+    return _checked(np.concatenate([np.empty(0, np.float32), *parts]))
+
+
+def _checked(samples: Samples) -> Samples:
+    """Raise MediaError for samples that are none, or no numbers."""
+    if not len(samples):
         raise MediaError("the audio has no samples")
-    samples = np.concatenate(parts)
     if not np.isfinite(samples).all():
         raise MediaError("the audio has samples that are no finite numbers")
     return samples
+
+
+def _given(data: bytes, sampling_rate: int, max_seconds: float) -> Samples:
+    """Return the samples of a file of a program's samples."""
+    try:
+        rate, column = split_samples(data)
+    except ValueError as error:
+        raise MediaError(str(error)) from None
+    samples = np.frombuffer(column, "<f4").astype(np.float32)
+    rate = rate or sampling_rate
+    if not 0 < rate <= _MAX_RATE:
+        raise MediaError(f"the audio has {rate} samples a second; at most {_MAX_RATE} are read")
+    if len(samples) > max_seconds * rate:
+        raise MediaError(f"the audio is longer than {max_seconds:g} s (max_audio_seconds)")
+    if rate == sampling_rate or not len(samples):
+        return samples
+    frame = av.AudioFrame.from_ndarray(samples[None], format="fltp", layout="mono")
+    frame.sample_rate = rate
+    return np.concatenate(list(_resampled(iter([frame]), sampling_rate)))
 
 
 def _frames(container: Any) -> Iterator[Any]:

@@ -1,6 +1,6 @@
 """Facts: encodes the model, the server and its load as messages of VllmEngine.
 
-Fields without a value in Tetrad stay zero, which means "unknown" in this API: media, KV connectors, shared memory, throughput.
+Fields without a value in Tetrad stay zero, which means "unknown" in this API: media, shared memory, throughput.
 """
 
 import datetime
@@ -9,12 +9,19 @@ from collections.abc import Sequence
 
 from smg_grpc_proto.generated import vllm_engine_pb2
 
-from tetrad.frontend.engine.facts import EngineInfo, EngineLoad
+from tetrad.frontend.engine.facts import EngineInfo, EngineLoad, KvRole
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.services.version import VERSION
 
 _SERVER_TYPE = "vllm-grpc"
 """The name by which gateways recognise this API."""
+_KV_CONNECTOR = "grpc"
+_KV_ROLES = {
+    KvRole.NONE: "",
+    KvRole.PRODUCER: "kv_producer",
+    KvRole.CONSUMER: "kv_consumer",
+    KvRole.BOTH: "kv_both",
+}
 
 
 def model_info(llm: AsyncLLM) -> vllm_engine_pb2.GetModelInfoResponse:
@@ -36,12 +43,14 @@ def model_info(llm: AsyncLLM) -> vllm_engine_pb2.GetModelInfoResponse:
 
 def server_info(llm: AsyncLLM, *, is_paused: bool, uptime_s: float) -> vllm_engine_pb2.GetServerInfoResponse:
     """Return the facts of the server."""
-    engine = llm.engine_info
+    engine, role = llm.engine_info, llm.backends.engines.kv_role
     return vllm_engine_pb2.GetServerInfoResponse(
         active_requests=llm.num_unfinished_requests,
         is_paused=is_paused,
         uptime_seconds=uptime_s,
         server_type=_SERVER_TYPE,
+        kv_connector="" if role is KvRole.NONE else _KV_CONNECTOR,
+        kv_role=_KV_ROLES[role],
         data_parallel_size=llm.num_engines,
         kv_cache_dtype=engine.kv_cache_dtype,
         block_size=engine.block_size,

@@ -1,4 +1,4 @@
-"""/pause, /resume, /sleep, /wake_up, /reset_prefix_cache, /start_profile, /stop_profile: operators control all engine cores.
+"""/pause, /resume, /sleep, /wake_up, /reset_*_cache, /start_profile, /stop_profile: operators control a model's services.
 
 The names are vLLM's. guard.py checks permissions. Reading the state (/is_paused, /is_sleeping) needs no operator key.
 """
@@ -71,6 +71,9 @@ _RESET = documented(
     example={"success": True},
     tag="operate",
     errors=_ERRORS,
+)
+_RESET_MEDIA = documented(
+    answer=obj("*", success=field("boolean", "Always true.")), example={"success": True}, tag="operate", errors=_ERRORS
 )
 
 
@@ -177,6 +180,22 @@ async def reset_prefix_cache(
         for llm in _chosen(request, model)
     ]
     return JsonResponse({"success": all(succeeded)})
+
+
+@router.post("/reset_mm_cache", dependencies=_OPERATORS, **_RESET_MEDIA)
+async def reset_mm_cache(request: Request, model: _Model = "") -> Response:
+    """Empty the cache of preprocessed media of every tokenizer. Items that have only a uuid must then be sent again."""
+    for llm in _chosen(request, model):
+        await llm.reset_mm_cache()
+    return JsonResponse({"success": True})
+
+
+@router.post("/reset_encoder_cache", dependencies=_OPERATORS, **_RESET_MEDIA)
+async def reset_encoder_cache(request: Request, model: _Model = "") -> Response:
+    """Empty the encoder cache of every engine core. Embeddings that running requests will read are forgotten afterwards."""
+    for llm in _chosen(request, model):
+        await llm.engine_admin.reset_encoder_cache()
+    return JsonResponse({"success": True})
 
 
 @router.post("/start_profile", dependencies=_OPERATORS, **_START_PROFILE)

@@ -201,9 +201,44 @@ class RerankRequest(PairBody):
     documents: Annotated[list[str | RerankDocument], FailFastList()] = Field(description="The documents.")
     top_n: Integer | None = Field(None, description="Return so many of the best documents. Unset or 0: all.")
     return_documents: Flag = Field(True, description="Repeat each document in its result.")
+    top_k: Integer | None = Field(None, description="Voyage's name of top_n. The answer then has Voyage's `data`, too.")
+    truncation: bool | None = Field(
+        None,
+        description="Of Voyage's clients. true: documents that do not fit the context are cut off; otherwise they are refused. "
+        "The answer then has Voyage's `data`, too.",
+    )
+    raw_scores: bool | None = Field(None, description="Of Infinity's clients. true: as use_activation false.")
+    rank_fields: Strings | None = Field(None, description="Of Cohere's older clients: documents have the field `text` alone.")
+    max_chunks_per_doc: Any = Field(None, description="Not supported, of Cohere's older clients: use max_tokens_per_doc.")
+
+    @property
+    def is_voyages(self) -> bool:
+        """Whether the request has fields of Voyage's clients."""
+        return self.top_k is not None or self.truncation is not None
+
+    @model_validator(mode="after")
+    def _take_other_names(self) -> Self:
+        if self.top_k is not None:
+            if self.top_n is not None and self.top_n != self.top_k:
+                raise InvalidRequest(f"top_k {self.top_k} and top_n {self.top_n} differ; give one of them.", field="top_k")
+            if self.top_k < 0:
+                raise InvalidRequest(f"top_k must be at least 0, got {self.top_k}.", field="top_k")
+            self.top_n = self.top_k
+        if self.truncation and self.truncate_prompt_tokens is None:
+            self.truncate_prompt_tokens = -1
+        if self.raw_scores:
+            if self.use_activation:
+                raise InvalidRequest("raw_scores and use_activation exclude each other.", field="raw_scores")
+            self.use_activation = False
+        return self
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.rank_fields is not None and self.rank_fields != ["text"]:
+            raise InvalidRequest("rank_fields must be ['text']: documents have no other field.", field="rank_fields")
+        if self.max_chunks_per_doc is not None:
+            text = "max_chunks_per_doc is not supported: use max_tokens_per_doc."
+            raise InvalidRequest(text, field="max_chunks_per_doc")
         if not self.documents:
             raise InvalidRequest("documents must not be empty.", field="documents")
         if self.top_n is not None and self.top_n < 0:

@@ -100,7 +100,15 @@ class Ranked(msgspec.Struct, omit_defaults=True):
     document: Annotated[RankedText | None, Meta(description="With return_documents.")] = None
 
 
-class Ranking(msgspec.Struct):
+class VoyageRanked(msgspec.Struct, omit_defaults=True):
+    """One document in the ranking, in Voyage's form."""
+
+    index: Annotated[int, Meta(description="Which of the request's documents.")]
+    relevance_score: Annotated[float, Meta(description="Larger is more relevant.")]
+    document: Annotated[str | None, Meta(description="With return_documents.")] = None
+
+
+class Ranking(msgspec.Struct, omit_defaults=True):
     """The answer of /rerank, the most relevant document first."""
 
     id: Annotated[str, Meta(description="Of this answer.")]
@@ -108,3 +116,4 @@ class Ranking(msgspec.Struct):
     usage: Annotated[Usage, Meta(description="Tokens of all texts together.")]
     results: Annotated[list[Ranked], Meta(description="The best first.")]
     meta: Annotated[CohereMeta, Meta(description="As in Cohere's API.")]
+    data: Annotated[list[VoyageRanked] | None, Meta(description="The same in Voyage's form, if asked in this form.")] = None

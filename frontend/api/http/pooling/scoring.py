@@ -14,7 +14,7 @@ from tetrad.frontend.api.http.documentation.routes import documented
 from tetrad.frontend.api.http.pooling.batch import Job, usage_of
 from tetrad.frontend.api.http.pooling.bodies import PairBody, RerankRequest, ScoreRequest
 from tetrad.frontend.api.http.pooling.cohere_bodies import cohere_meta
-from tetrad.frontend.api.http.pooling.objects import Ranked, RankedText, Ranking, ScoreAnswer, ScoreItem
+from tetrad.frontend.api.http.pooling.objects import Ranked, RankedText, Ranking, ScoreAnswer, ScoreItem, VoyageRanked
 from tetrad.frontend.api.http.requests.body import read_prompt_body
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
 from tetrad.frontend.api.http.sse.streams import until_disconnected
@@ -74,7 +74,12 @@ async def rerank(request: Request) -> Response:
         Ranked(place, found.values[place], RankedText(documents[place]) if body.return_documents else None) for place in places
     ]
     usage = usage_of(found.outputs)
-    return JsonResponse(Ranking(job.request_id, job.model, usage, results, cohere_meta(usage.total_tokens)))
+    voyages = [_voyages(each) for each in results] if body.is_voyages else None
+    return JsonResponse(Ranking(job.request_id, job.model, usage, results, cohere_meta(usage.total_tokens), voyages))
+
+
+def _voyages(ranked: Ranked) -> VoyageRanked:
+    return VoyageRanked(ranked.index, ranked.relevance_score, None if ranked.document is None else ranked.document.text)
 
 
 async def _score(job: Job, body: PairBody, pairs: Sequence[tuple[str, str]], names: Mapping[str, str]) -> Scores:

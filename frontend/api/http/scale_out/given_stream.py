@@ -190,18 +190,12 @@ class GivenStream:
             text = f"stream_state may have at most {limit + 1} chunks of a choice, got {longest}."
             raise InvalidRequest(text, field=f"{_STATE}.choices.output_chunk_lens")
         for each in earlier:
-            self._check_ids(each.output_token_ids, f"{_STATE}.choices.output_token_ids")
-        self._check_ids([] if self._state is None else self._state.context_token_ids, f"{_STATE}.context_token_ids")
-        self._check_ids(self.given_prompt_ids or [], "prompt_token_ids")
+            self._llm.texts.check_ids(each.output_token_ids, f"{_STATE}.choices.output_token_ids")
+        self._llm.texts.check_ids([] if self._state is None else self._state.context_token_ids, f"{_STATE}.context_token_ids")
+        self._llm.texts.check_ids(self.given_prompt_ids or [], "prompt_token_ids")
         for choice in choices:
-            self._check_ids(choice.token_ids or [], _CHUNK)
-            self._check_ids([i for rows in _logprob_rows(choice.logprobs) or () for i in rows.token_ids], _CHUNK)
-
-    def _check_ids(self, ids: list[int], field: str) -> None:
-        vocab_size = self._llm.tokenizer_info.vocab_size
-        wrong = next((i for i in ids if not 0 <= i < vocab_size), None)
-        if wrong is not None:
-            raise InvalidRequest(f"Token id {wrong} is out of vocabulary. Vocabulary size: {vocab_size}", field=field)
+            self._llm.texts.check_ids(choice.token_ids or [], _CHUNK)
+            self._llm.texts.check_ids([i for rows in _logprob_rows(choice.logprobs) or () for i in rows.token_ids], _CHUNK)
 
 
 def _earlier_parts(earlier: GivenStateChoice) -> list[Part]:

@@ -10,6 +10,7 @@ from typing import Literal
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tetrad.frontend.api.http.schemas.errors import protocol_error_body
+from tetrad.frontend.api.http.server.lingering import Lingering
 from tetrad.frontend.api.http.server.request_head import WrongHead, unknown_version
 from tetrad.frontend.api.http.server.retirement import Retirement
 from tetrad.frontend.api.http.server.timed_connection import ConnectionLimits, TimedConnection
@@ -39,13 +40,19 @@ def connection_type(its_limits: ConnectionLimits, its_retirement: Retirement) ->
 
         limits = its_limits
         retirement = its_retirement
+        lingering = Lingering()
 
     return ServersConnection
 
 
 class HttpConnection(TimedConnection):
-    """One connection. The parser itself does not limit headers, trailers and requests."""
+    """One connection. The parser itself does not limit headers, trailers and requests.
 
+    Attributes:
+        lingering: the refused connections of its server; a class attribute of the subclass that the server makes.
+    """
+
+    lingering: Lingering
     _num_head_bytes = 0
     _num_wire_bytes = 0
     _num_unwanted_bytes = 0
@@ -59,10 +66,18 @@ class HttpConnection(TimedConnection):
         most = self.limits.max_connections
         if len(self.connections) > most:
             log.warning("http.too_many_connections", max_connections=most)
+            self.connections.discard(self)  # while it ends, it takes no other's place
             self._answer(b"503 Service Unavailable", Unavailable(f"This server has {most} connections, the most it takes."))
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the connection."""
+        self.lingering.end(self.transport)
+        super().connection_lost(exc)
+
     def data_received(self, data: bytes) -> None:
-        """Process received bytes; refuse a head that exceeds its limit."""
+        """Process received bytes; refuse a head that exceeds its limit. Bytes of a refused client are dropped."""
+        if self._is_refused:
+            self._count_unwanted(data)
         if self.transport.is_closing() or self._is_refused:
             return
         super().data_received(data)
@@ -101,9 +116,7 @@ class HttpConnection(TimedConnection):
         """Process a part of a body. The rest of an answered request is read up to a limit, so that the client can finish."""
         super().on_body(body)
         if self.cycle.response_complete:
-            self._num_unwanted_bytes += len(body)
-            if self._num_unwanted_bytes > 2 * self.limits.max_body_bytes:
-                self.transport.abort()
+            self._count_unwanted(body)
 
     def on_response_complete(self) -> None:
         """Continue with the next request, or end the connection if that was refused."""
@@ -122,6 +135,8 @@ class HttpConnection(TimedConnection):
 
     def on_late(self, what: Literal["head", "body"]) -> None:
         """Answer a client that exceeded a time limit; close the connection if it sent nothing or has its answer already."""
+        if self._is_refused:
+            return
         if not self.in_head and (what == "head" or self.cycle.response_complete):
             self.transport.close()
             return
@@ -169,9 +184,14 @@ class HttpConnection(TimedConnection):
             return True
         return not self.in_body and not self.is_between_requests
 
+    def _count_unwanted(self, data: bytes) -> None:
+        self._num_unwanted_bytes += len(data)
+        if self._num_unwanted_bytes > 2 * self.limits.max_body_bytes:
+            self.transport.abort()
+
     def _end(self) -> None:
         self.transport.write(self._last_answer)
-        self.transport.close()
+        self.lingering.begin(self.transport)
 
 
 def _too_long(what: str) -> WrongHead:

@@ -8,10 +8,10 @@ from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2, vllm_engine_pb
 
 from tests.frontend.api.gateways.calls import answers_of
 from tests.frontend.api.gateways.requests import vllm_engine_request as request
-from tests.frontend.fakes import EOS
+from tests.frontend.fakes import EOS, FakeEngine, running_engine
 from tetrad.services.rpc.channel import open_channel
 from tetrad.services.rpc.status import from_rpc_error
-from tetrad.v1 import engine_core_pb2
+from tetrad.v1 import engine_core_pb2, types_pb2
 
 CLEARED = engine_core_pb2.KvCacheEvent(cleared=engine_core_pb2.KvBlocksCleared())
 
@@ -27,6 +27,40 @@ async def test_facts(vllm_engine):
     assert (model.is_generation, list(model.eos_token_ids)) == (True, [EOS])
     assert (server.server_type, server.data_parallel_size, server.max_num_seqs) == ("vllm-grpc", 1, 64)
     assert [load.dp_rank for load in loads.loads] == [0]
+
+
+@pytest.mark.parametrize(
+    ("role", "name", "connector"),
+    [
+        (types_pb2.KV_ROLE_UNSPECIFIED, "", ""),
+        (types_pb2.KV_ROLE_PRODUCER, "kv_producer", "grpc"),
+        (types_pb2.KV_ROLE_CONSUMER, "kv_consumer", "grpc"),
+        (types_pb2.KV_ROLE_BOTH, "kv_both", "grpc"),
+    ],
+)
+async def test_a_server_says_what_its_engine_core_does_with_kv_blocks(serve_frontend, engine, role, name, connector):
+    engine.kv_role = role
+    async with serve_frontend(listen="127.0.0.1:0") as frontend, open_channel(frontend.grpc_address) as channel:
+        stub = vllm_engine_pb2_grpc.VllmEngineStub(channel)
+        server = await stub.GetServerInfo(vllm_engine_pb2.GetServerInfoRequest())
+
+    assert (server.kv_role, server.kv_connector) == (name, connector)
+
+
+async def test_a_server_with_engine_cores_of_two_roles_has_both(serve_frontend, engine, sockets):
+    engine.kv_role = types_pb2.KV_ROLE_CONSUMER
+    other = FakeEngine(sockets / "producer", engine_index=1)
+    other.kv_role = types_pb2.KV_ROLE_PRODUCER
+    async with running_engine(other, engine.carrier) as producer:
+        targets = (engine.target, producer.target)
+        async with (
+            serve_frontend(listen="127.0.0.1:0", engine_targets=targets) as frontend,
+            open_channel(frontend.grpc_address) as channel,
+        ):
+            stub = vllm_engine_pb2_grpc.VllmEngineStub(channel)
+            server = await stub.GetServerInfo(vllm_engine_pb2.GetServerInfoRequest())
+
+    assert server.kv_role == "kv_both"
 
 
 @pytest.fixture

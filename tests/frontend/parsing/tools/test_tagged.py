@@ -167,6 +167,9 @@ WRITTEN = {
     "a call of another function": '"""\n<tool_call>\n<function=g>\n<parameter=x>1</parameter>\n</function>\n</tool_call>\n"""',
     "a tag that is not closed": "before\n<parameter=key>\nbehind",
     "the end of a function": "a\n</function>\nb",
+    "the ends of a parameter and a function": "a\n</parameter>\n</function>",
+    "a function with a parameter of the same call": "<function=g>\n<parameter=text>\n1\n</parameter>\n</function>",
+    "the beginning of a parameter": "</parameter> <parameter=",
 }
 
 TABLES = {

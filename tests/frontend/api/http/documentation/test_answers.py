@@ -274,6 +274,8 @@ PLAIN = {
     "POST /wake_up": ("/wake_up", None),
     "GET /is_sleeping": ("/is_sleeping", None),
     "POST /reset_prefix_cache": ("/reset_prefix_cache", None),
+    "POST /reset_mm_cache": ("/reset_mm_cache", None),
+    "POST /reset_encoder_cache": ("/reset_encoder_cache", None),
     "POST /resume": ("/resume", None),
     "POST /update_weights_from_disk": ("/update_weights_from_disk", {"model_path": "/new"}),
     "POST /init_weight_transfer_engine": ("/init_weight_transfer_engine", {"init_info": {}}),

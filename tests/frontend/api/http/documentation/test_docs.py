@@ -47,6 +47,8 @@ ENDPOINTS = {
     "POST /wake_up",
     "GET /is_sleeping",
     "POST /reset_prefix_cache",
+    "POST /reset_mm_cache",
+    "POST /reset_encoder_cache",
     "POST /start_weight_update",
     "GET /weight_info",
     "POST /start_profile",

@@ -146,6 +146,21 @@ async def test_prefixes_are_not_forgotten_under_requests_unless_asked(http, engi
     assert [response.json() for response in (idle, busy, forced)] == [{"success": True}, {"success": False}, {"success": True}]
 
 
+async def test_media_caches_are_emptied_in_tokenizers_and_engine_cores(http, engine, tokenizer):
+    answers = [await http.post("/reset_mm_cache"), await http.post("/reset_encoder_cache")]
+
+    assert [answer.json() for answer in answers] == [{"success": True}] * 2
+    assert (tokenizer.num_media_resets, engine.orders) == (1, [("reset_encoder_cache",)])
+
+
+async def test_a_tokenizer_that_is_away_cannot_empty_its_cache(http, tokenizer):
+    await tokenizer.kill()
+
+    response = await http.post("/reset_mm_cache")
+
+    assert response.status_code == 503, response.text
+
+
 async def test_an_engine_that_is_away_is_a_503(frontend, engine):
     await engine.kill()
 

@@ -322,6 +322,50 @@ async def test_connections_beyond_the_limit_are_told_so(serve_frontend):
     assert served.status_code == 200
 
 
+async def send_and_read(frontend, data):
+    """Send everything, then read the beginning of the answer, as simple clients do."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", frontend.port)
+    writer.write(data)
+    await writer.drain()
+    answer = await reader.read(1000)
+    writer.close()
+    return answer
+
+
+async def test_a_client_beyond_the_limit_reads_the_refusal_although_it_has_sent_a_request(serve_frontend):
+    """A connection that is closed with unread bytes is reset, and the answer is lost."""
+    body = b"x" * (8 << 20)
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    async with serve_frontend(max_connections=2) as frontend:
+        others = [await asyncio.open_connection("127.0.0.1", frontend.port) for _ in range(2)]
+        refused = [await send_and_read(frontend, head + body) for _ in range(20)]
+        for _, writer in others:
+            writer.close()
+            await writer.wait_closed()
+        served = await frontend.http.get("/health")
+
+    assert [answer[:13] for answer in refused] == [b"HTTP/1.1 503 "] * 20
+    assert served.status_code == 200
+
+
+async def test_a_refused_client_that_stays_is_dropped(serve_frontend):
+    async with serve_frontend(max_connections=1) as frontend:
+        _, first = await asyncio.open_connection("127.0.0.1", frontend.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", frontend.port)
+        answer = await reader.read()
+        for _ in range(100):
+            await asyncio.sleep(0.05)
+            try:
+                writer.write(b"x")
+                await writer.drain()
+            except ConnectionError:
+                break
+        first.close()
+
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert writer.is_closing() or writer.transport.is_closing()
+
+
 async def test_requests_in_a_row_are_answered_and_a_flood_is_not(frontend):
     get = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
     last = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"

@@ -1,11 +1,11 @@
-"""The short version of `make chaos-images`: each service is killed under a load of images, and nothing is lost or different."""
+"""The short version of `make chaos-media`: each service is killed under a load of images, and nothing is lost or different."""
 
 import asyncio
 
 from tests.chaos.catalogue import Sizes
 from tests.chaos.run import run
 from tests.chaos.schedule import Fault
-from tests.chaos.settings import images_plan
+from tests.chaos.settings import media_plan
 
 SIZES = Sizes(min_tokens=4, max_tokens=24, long_prompt_tokens=300)
 FAULTS = [
@@ -19,7 +19,7 @@ FAULTS = [
 
 
 def test_images_are_neither_lost_nor_different(tmp_path):
-    plan = images_plan(3, 14.0, sizes=SIZES, num_requests=26, at_once=4, warm_up_rounds=1, memory_growth=1.3)
+    plan = media_plan(0, 14.0, sizes=SIZES, num_requests=26, at_once=4, warm_up_rounds=1, memory_growth=1.3)
 
     result = asyncio.run(run(plan, lambda stack: FAULTS, tmp_path / "log"))
 

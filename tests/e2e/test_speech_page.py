@@ -1,0 +1,42 @@
+"""docs/speech.md: its program and its command, against a server with a tiny model."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.documents import Page
+from tests.e2e.conftest import ONE_TOKENIZER
+from tests.e2e.speech_reference import save_talkative_whisper
+from tests.sounds import sound
+
+PAGE = Page.of("docs/speech.md")
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    path = tmp_path_factory.mktemp("page")
+    save_talkative_whisper(path / "model")
+    (path / "speech.mp3").write_bytes(sound(3.0, form="mp3"))
+    return path
+
+
+@pytest.fixture(scope="module")
+def url(directory, start_module_server):
+    flags = ("--model", str(directory / "model"), "--served-model-name", "whisper", "--device", "cpu", *ONE_TOKENIZER)
+    return start_module_server(*flags).url
+
+
+def run(directory, url, block, *command):
+    program = block.replace("http://127.0.0.1:8000", url)
+    ran = subprocess.run([*command, program], cwd=directory, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_openais_client_prints_the_text(directory, url):
+    assert run(directory, url, PAGE.block("OpenAI(", language="python"), sys.executable, "-c").strip()
+
+
+def test_curl_gets_subtitles(directory, url):
+    assert run(directory, url, PAGE.block("curl"), "bash", "-c").startswith("1\n00:00:00,000 --> ")
