@@ -136,7 +136,7 @@ def _read_naflex(item: EncoderItem, _processor: Any, normal: Normalization) -> I
     if array.shape[1] % normal.num_channels:
         raise InvalidRequest(f"Rows of {_PIXELS!r} have {array.shape[1]} values, which are no {normal.num_channels} channels.")
     values = normal.of(array.reshape(len(array), -1, normal.num_channels), 2).reshape(len(array), -1)
-    tiles = torch.from_numpy(values).split(counts.tolist())
+    tiles = torch.split(torch.from_numpy(values), counts.tolist())
     mask = torch.arange(int(counts.max()))[None] < counts[:, None]
     pixels = torch.nn.utils.rnn.pad_sequence(list(tiles), batch_first=True)
     return {_PIXELS: pixels, _SHAPES: shapes, _MASK: mask.long()}

@@ -32,7 +32,8 @@ def _expand(model: ImageModel, image: ProcessedItem) -> Expansion:
 
 def _tile_embeds(model: ImageModel) -> int:
     settings = model.settings
-    return math.ceil(settings["tile_size"] // settings["encoder_patch_size"] / settings["downsample_factor"]) ** 2
+    side: int = math.ceil(settings["tile_size"] // settings["encoder_patch_size"] / settings["downsample_factor"])
+    return side**2
 
 
 def _max_embeds(model: ImageModel) -> int:
