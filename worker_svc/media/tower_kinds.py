@@ -18,7 +18,7 @@ _PIXELS, _GRID, _SIZES, _MASK = "pixel_values", "image_grid_thw", "image_sizes",
 _COUNT = "batch_num_images"
 _SHAPES = "spatial_shapes"
 _GIVEN_DEFAULT = 2048
-_MOST_TILES = 128
+_MOST_TILES, _MOST_CROPS = 128, 4
 
 
 class TowerKind(NamedTuple):
@@ -212,8 +212,10 @@ def _of_tiles_and_whole(processor: Any, _config: Any) -> int:
     return (int(processor.max_tiles) * tile**2 if processor.do_image_splitting else 0) + int(processor.max_image_tokens)
 
 
-def _of_pooled_image(_processor: Any, config: Any) -> int:
-    return int(config.mm_tokens_per_image)
+def _of_pooled_image(processor: Any, config: Any) -> int:
+    """The whole image, and the crops that a request may ask for: as many as transformers' processor makes."""
+    crops = getattr(processor, "pan_and_scan_max_num_crops", None)
+    return int(config.mm_tokens_per_image) * (1 + int(_MOST_CROPS if crops is None else crops))
 
 
 def _keep_single_row(module: torch.nn.Module) -> None:
