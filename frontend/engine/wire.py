@@ -113,15 +113,9 @@ def add_feature(request: engine_core_pb2.EngineCoreRequest, feature: MediaFeatur
 def without_tensors(feature: MediaFeature) -> MediaFeature:
     """Return a feature for an engine core that has the tensors of its item already."""
     whole = cast(types_pb2.MultiModalFeature, feature.message)
-    # Built anew: a copy of the message would copy its tensors first.
+    # Built anew, of all other fields: a copy of the message would copy its tensors first.
     message = types_pb2.MultiModalFeature(
-        modality=whole.modality,
-        identifier=whole.identifier,
-        hash=whole.hash,
-        length=whole.length,
-        is_embed=whole.is_embed,
-        num_embeds=whole.num_embeds,
-        grid=whole.grid,
+        **{field.name: value for field, value in whole.ListFields() if field.name != "tensors"}
     )
     return replace(feature, num_bytes=message.ByteSize(), message=message)
 
