@@ -17,6 +17,7 @@ from tests.whisper_files import NO_TIMES, PREVIOUS, START, save_whisper, whisper
 from tetrad import BeamSearchParams, RequestOutput, SamplingParams
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.beam_search import beam_search
+from tetrad.frontend.request.sampling_params import RequestOutputKind
 from tetrad.services.errors import InvalidRequest
 
 NUM_TOKENS = 16
@@ -159,11 +160,11 @@ async def test_lost_service_changes_no_token(killed, reference, expected):
 
 
 async def test_sequences_of_one_prompt_draw_by_their_seeds(reference):
-    drawn = SamplingParams(temperature=1.0, seed=7, n=3, max_tokens=8, ignore_eos=True, detokenize=False)
+    common = {"temperature": 1.0, "seed": 7, "max_tokens": 8, "ignore_eos": True, "detokenize": False}
+    drawn = SamplingParams(n=3, output_kind=RequestOutputKind.FINAL_ONLY, **common)
     async with served(reference.directory, "whisper-n") as llm:
         first, second = [await output(llm, prompt_of(*PROMPTS[0]), drawn) for _ in range(2)]
-        single = SamplingParams(temperature=1.0, seed=7, max_tokens=8, ignore_eos=True, detokenize=False)
-        [alone] = (await output(llm, prompt_of(*PROMPTS[0]), single)).outputs
+        [alone] = (await output(llm, prompt_of(*PROMPTS[0]), SamplingParams(**common))).outputs
 
     texts = [tuple(each.token_ids) for each in first.outputs]
     assert texts == [tuple(each.token_ids) for each in second.outputs]
