@@ -11,6 +11,7 @@ from tetrad.engine_core_svc.api.servicer import EngineCoreServicer
 from tetrad.engine_core_svc.api.trace_points import trace_points
 from tetrad.engine_core_svc.api.wire import encode_info, instance_id_of
 from tetrad.engine_core_svc.config import EngineCoreSettings
+from tetrad.engine_core_svc.core.draft_metrics import metrics_of_level
 from tetrad.engine_core_svc.core.message_sizes import MessageLimits
 from tetrad.engine_core_svc.core.speculative_config import read_speculative_config
 from tetrad.engine_core_svc.engine.admission import Admission, AdmissionLimits
@@ -21,13 +22,14 @@ from tetrad.engine_core_svc.engine.transfer_check import TransferCheck
 from tetrad.engine_core_svc.kv_cache.connector import ConnectorChain, KVConnector
 from tetrad.engine_core_svc.kv_cache.event_log import KvEventLog
 from tetrad.engine_core_svc.kv_cache.host_tier import HostTier
-from tetrad.engine_core_svc.kv_cache.kv_transfer import KvTransfers, check_groups
+from tetrad.engine_core_svc.kv_cache.kv_transfer import KvTransfers, check_model
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.media.attended import AttendedMedia
 from tetrad.engine_core_svc.media.planning import Media, NoMedia
 from tetrad.engine_core_svc.media.store import MediaStore
 from tetrad.engine_core_svc.observability.metrics import EngineMetrics
 from tetrad.engine_core_svc.observability.request_spans import RequestSpans
+from tetrad.engine_core_svc.observability.step_log import NoStepLog, WrittenStepLog
 from tetrad.engine_core_svc.scheduler.adapters import AdapterLimits, Adapters
 from tetrad.engine_core_svc.scheduler.drafting import Drafts, NoDrafts
 from tetrad.engine_core_svc.scheduler.drafts.proposers import drafts_for
@@ -71,7 +73,7 @@ async def serve(
         carrier: carries the calls of sessions and operators, and those to the workers and tokenizers.
         drafts: proposes tokens for the worker to verify. None: chosen by the settings.
     """
-    metrics = EngineMetrics()
+    metrics = EngineMetrics(WrittenStepLog() if settings.enable_logging_iteration_details else NoStepLog())
     with shown(metrics.registry):
         await _serve(settings, shutdown, metrics, carrier, drafts)
 
@@ -136,7 +138,7 @@ async def start_engine(
         tls=settings.tls,
         carrier=carrier,
     )
-    connector = _connector(settings, layout, kv_events, instance_id)
+    connector = _connector(settings, layout, facts, kv_events, instance_id)
     engine = Engine(
         _scheduler(settings, layout, messages, connector, drafts, _media(settings, layout, facts)),
         _admission(settings, layout, facts, messages),
@@ -217,14 +219,19 @@ def _scheduler(
     fan_outs = MeasuringFanOutThrottle(settings.max_decode_slowdown) if settings.max_decode_slowdown else NoFanOutThrottle()
     grammars = Grammars(ThreadFiller(settings.grammar_threads))
     stages = StageFilling(settings.pipeline_parallel_size) if settings.pipeline_parallel_size > 1 else NoStages()
-    return Scheduler(limits, kv_cache, grammars, throttle, drafts, fan_outs, adapters, stages, media)
+    make_metrics = metrics_of_level(settings.per_request_spec_decode_metrics, drafts.max_tokens)
+    return Scheduler(
+        limits, kv_cache, grammars, throttle, drafts, fan_outs, adapters, stages, media, make_draft_metrics=make_metrics
+    )
 
 
-def _connector(settings: EngineCoreSettings, layout: KVCacheLayout, kv_events: KvEventLog, instance_id: str) -> KVConnector:
+def _connector(
+    settings: EngineCoreSettings, layout: KVCacheLayout, facts: WorkerFacts, kv_events: KvEventLog, instance_id: str
+) -> KVConnector:
     """Return the connectors of the KV cache. Raises Unsupported if its blocks cannot be moved, and the settings need that."""
     connectors: list[KVConnector] = [HostTier(layout.num_host_blocks)] if layout.num_host_blocks else []
     if settings.kv_role != "none":
-        check_groups(layout.groups)
+        check_model(layout.groups, generates=facts.pooling is None or facts.pooling.generates)
         connectors.append(
             KvTransfers(
                 instance_id,
@@ -267,6 +274,7 @@ def _admission(settings: EngineCoreSettings, layout: KVCacheLayout, facts: Worke
             answer_row_bytes=facts.answer_row_bytes,
             takes_extra_args=bool(facts.logits_processors),
             scores_prompts=facts.scores_prompts,
+            writes_speech=facts.is_encoder_decoder,
             transfers=TransferCheck(settings.kv_role, settings.kv_peers),
             media=(AttendedMediaCheck if facts.is_encoder_decoder else MediaCheck)(
                 settings.model,

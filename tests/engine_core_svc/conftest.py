@@ -15,6 +15,7 @@ from tests.engine_core_svc.kv_cache.worker_memory import group_of
 from tests.engine_core_svc.service_fakes import Stack
 from tests.toy_tokenizer import EOS_IDS, toy_tokenizer
 from tetrad.engine_core_svc.core.adapter import Adapter
+from tetrad.engine_core_svc.core.draft_metrics import MakeMetrics, no_metrics
 from tetrad.engine_core_svc.core.media import EncoderInput, MediaSpan
 from tetrad.engine_core_svc.core.message_sizes import MessageSizes
 from tetrad.engine_core_svc.core.payload import EncodedParams, WorkerPayload
@@ -222,6 +223,7 @@ def make_bench() -> Callable[..., Bench]:
         stages: StageFillings | None = None,
         media: Media | None = None,
         windows: Sequence[int | str | None] = (None,),
+        make_draft_metrics: MakeMetrics = no_metrics,
         **limits: object,
     ) -> Bench:
         if num_host_blocks:
@@ -232,7 +234,9 @@ def make_bench() -> Callable[..., Bench]:
             groups=[group_of(window) for window in windows], max_step_tokens=scheduler_limits.max_num_batched_tokens,
         )  # fmt: skip
         clock = WorkerClock()
-        scheduler = Scheduler(scheduler_limits, kv_cache, grammars, throttle, drafts, fan_outs, adapters, stages, media, clock)
+        scheduler = Scheduler(
+            scheduler_limits, kv_cache, grammars, throttle, drafts, fan_outs, adapters, stages, media, clock, make_draft_metrics
+        )
         return Bench(scheduler, clock=clock)
 
     return make

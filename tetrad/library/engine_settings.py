@@ -36,6 +36,8 @@ SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
             "max_num_batched_tokens",
             "long_prefill_token_threshold",
             "logprobs_mode",
+            "per_request_spec_decode_metrics",
+            "enable_logging_iteration_details",
             "max_decode_slowdown",
             "pipeline_depth",
             "enable_expert_parallel",

@@ -53,6 +53,7 @@ READS_AUDIO = frozenset(
         "AudioFlamingo3ForConditionalGeneration",
         "GlmAsrForConditionalGeneration",
         "Qwen2AudioForConditionalGeneration",
+        "Qwen3ASRForConditionalGeneration",
     }
 )
 """The keys of AUDIO_KINDS in media/audio_reader.py."""

@@ -276,8 +276,8 @@ def test_only_the_tensors_of_a_feature_are_omitted(carrier):
     bare = without_tensors(feature)
 
     written = {field.name for field, _ in bare.message.ListFields()}
-    assert written == {field.name for field, _ in message.ListFields()} - {"tensors", "offset"}
+    assert written == {field.name for field, _ in message.ListFields()} - {"tensors"}
     assert all(getattr(bare.message, name) == getattr(message, name) for name in written)
     unread = {"layouts"}
-    assert written | {"tensors", "offset"} | unread == set(types_pb2.MultiModalFeature.DESCRIPTOR.fields_by_name)
+    assert written | {"tensors"} | unread == set(types_pb2.MultiModalFeature.DESCRIPTOR.fields_by_name)
     assert (bare.num_bytes, bare.offset) == (bare.message.ByteSize(), 3)

@@ -28,7 +28,7 @@ def test_a_name_without_a_port_is_refused_in_one_line(capsys):
         assert end.code == 2
 
     assert capsys.readouterr().err.startswith(
-        "t: engine-targets: Value error, dns:///engine-core is no address: dns:///name:port"
+        "t: engine-targets: dns:///engine-core is no address: dns:///name:port"
     )
 
 
