@@ -8,7 +8,7 @@ from pydantic_settings import SettingsConfigDict
 from tetrad.engine_core_svc.core.draft_metrics import Level
 from tetrad.engine_core_svc.core.speculative_config import read_speculative_config
 from tetrad.services.errors import InvalidRequest
-from tetrad.services.settings import Names, ServiceSettings, split_names
+from tetrad.services.settings import Names, OptionalPath, ServiceSettings, split_names
 
 
 class EngineCoreSettings(ServiceSettings):
@@ -120,6 +120,11 @@ class EngineCoreSettings(ServiceSettings):
         description="Values that requests get as log-probabilities. raw: the model's. processed: those that a token is drawn "
         "from, after masks, biases, penalties, temperature, top_k, top_p and min_p; -inf, in JSON -9999, is a token that could "
         "not be drawn. logits: not normalised. Those of prompts are always raw.",
+    )
+    weights_file: OptionalPath = Field(
+        None,
+        description="File that keeps the last update of the weights, so that it is loaded again after this engine core and its "
+        "workers have ended together. Unset: the model's own weights are loaded then.",
     )
     enable_prefix_caching: bool = Field(True, description="Share KV cache blocks between requests whose prompts begin alike.")
     enable_chunked_prefill: bool = Field(True, description="Split long prompts over several steps.")

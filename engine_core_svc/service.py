@@ -23,7 +23,7 @@ from tetrad.engine_core_svc.kv_cache.block_samples import BlockSamples
 from tetrad.engine_core_svc.kv_cache.connector import ConnectorChain, KVConnector
 from tetrad.engine_core_svc.kv_cache.event_log import KvEventLog
 from tetrad.engine_core_svc.kv_cache.host_tier import HostTier
-from tetrad.engine_core_svc.kv_cache.kv_transfer import KvTransfers, check_groups
+from tetrad.engine_core_svc.kv_cache.kv_transfer import KvTransfers, check_model
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.media.attended import AttendedMedia
 from tetrad.engine_core_svc.media.planning import Media, NoMedia
@@ -139,7 +139,7 @@ async def start_engine(
         tls=settings.tls,
         carrier=carrier,
     )
-    connector = _connector(settings, layout, kv_events, instance_id)
+    connector = _connector(settings, layout, facts, kv_events, instance_id)
     kv_cache = _kv_cache(settings, layout, connector, metrics)
     engine = Engine(
         _scheduler(settings, layout, messages, kv_cache, drafts, _media(settings, layout, facts)),
@@ -234,11 +234,13 @@ def _kv_cache(
     )
 
 
-def _connector(settings: EngineCoreSettings, layout: KVCacheLayout, kv_events: KvEventLog, instance_id: str) -> KVConnector:
+def _connector(
+    settings: EngineCoreSettings, layout: KVCacheLayout, facts: WorkerFacts, kv_events: KvEventLog, instance_id: str
+) -> KVConnector:
     """Return the connectors of the KV cache. Raises Unsupported if its blocks cannot be moved, and the settings need that."""
     connectors: list[KVConnector] = [HostTier(layout.num_host_blocks)] if layout.num_host_blocks else []
     if settings.kv_role != "none":
-        check_groups(layout.groups)
+        check_model(layout.groups, generates=facts.pooling is None or facts.pooling.generates)
         connectors.append(
             KvTransfers(
                 instance_id,
@@ -281,6 +283,7 @@ def _admission(settings: EngineCoreSettings, layout: KVCacheLayout, facts: Worke
             answer_row_bytes=facts.answer_row_bytes,
             takes_extra_args=bool(facts.logits_processors),
             scores_prompts=facts.scores_prompts,
+            writes_speech=facts.is_encoder_decoder,
             transfers=TransferCheck(settings.kv_role, settings.kv_peers),
             media=(AttendedMediaCheck if facts.is_encoder_decoder else MediaCheck)(
                 settings.model,

@@ -108,6 +108,12 @@ class PublicSettings(ServiceSettings):
             raise ValueError("uds is a Unix socket, which has no TLS: leave out ssl-certfile and ssl-ca-certs")
         return self
 
+    @model_validator(mode="after")
+    def _check_ports(self) -> Self:
+        if self.grpc_port and self.grpc_port == self.port and self.uds is None and not self.listen:
+            raise ValueError(f"port and grpc-port are both {self.port}: choose two ports")
+        return self
+
     @field_validator("allowed_methods")
     @classmethod
     def _in_capitals(cls, value: tuple[str, ...]) -> tuple[str, ...]:

@@ -249,7 +249,7 @@ def first_problem(cls: type[Settings], error: ValidationError) -> tuple[str, str
     The line contains the given value, unless the setting is a secret (repr=False).
     """
     first = error.errors()[0]
-    loc, message = first["loc"], first["msg"]
+    loc, message = first["loc"], first["msg"].removeprefix("Value error, ")
     field = cls.model_fields.get(str(loc[0])) if loc else None
     given = f" (got {first['input']!r})" if field is not None and field.repr else ""
     if field is not None and get_origin(field.annotation) in (Union, UnionType) and len(loc) > 1:

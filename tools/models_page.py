@@ -16,6 +16,7 @@ from tetrad.worker_svc.devices.decoder_pooling import TASKS_OF_CLASSIFIERS
 from tetrad.worker_svc.families.encoders import ENCODERS, family_of
 from tetrad.worker_svc.families.pooling import KINDS, generator_of
 from tetrad.worker_svc.families.registry import FAMILIES, WRAPPERS, read_config
+from tetrad.worker_svc.media.audio_reader import AUDIO_KINDS
 from tetrad.worker_svc.media.tower_kinds import TOWER_KINDS
 from tetrad.worker_svc.media.video_kinds import VIDEO_KINDS
 from tetrad.worker_svc.model_facts.config import ModelConfig
@@ -145,9 +146,10 @@ in one line, also if the files of a model have no `preprocessor_config.json`. Ot
 text model transformers has, such as Gemma 4, run as [other models](#other-models) do.
 
 Models that read videos take them in the same way ([requests.md](requests.md#videos)); a video is encoded frame by frame.
+Models that read audio ([requests.md](requests.md#audio)) run transformers' audio model on windows of some seconds.
 
-| family | architecture | images | videos |
-|---|---|---|---|
+| family | architecture | images | videos | audio |
+|---|---|---|---|---|
 """
 _GRANITE = {"embedding_multiplier": 12.0, "attention_multiplier": 0.015625, "residual_multiplier": 0.22, "logits_scaling": 8.0}
 _NEEDED: dict[str, dict[str, Any]] = {
@@ -243,9 +245,10 @@ def _variants() -> str:
 
 def _wrapper_rows() -> list[str]:
     rows = (
-        (family.title, architecture, _images(architecture), _videos(architecture)) for architecture, family in WRAPPERS.items()
+        (family.title, f"`{architecture}`", _images(architecture), _videos(architecture), _audio(architecture))
+        for architecture, family in WRAPPERS.items()
     )
-    return sorted(f"| {title} | `{architecture}` | {images} | {videos} |\n" for title, architecture, images, videos in rows)
+    return sorted(f"| {' | '.join(cells)} |\n" for cells in rows)
 
 
 def _images(architecture: str) -> str:
@@ -256,6 +259,10 @@ def _images(architecture: str) -> str:
 
 def _videos(architecture: str) -> str:
     return "read" if architecture in VIDEO_KINDS and not _model_types(architecture).isdisjoint(WITH_VIDEOS) else "refused"
+
+
+def _audio(architecture: str) -> str:
+    return "read" if architecture in AUDIO_KINDS else "refused"
 
 
 def _reads_images(architecture: str) -> bool:

@@ -85,7 +85,7 @@ class WorkerServer:
             lost_device=self.lost_device,
             health=lambda: self.server.health,
         )
-        reads = KvTransferServicer(worker.exchange, lambda: worker.fingerprint, copying)
+        reads = KvTransferServicer(worker.cache.exchange, lambda: worker.cache.fingerprint, copying)
         self.server = Server(
             settings,
             {
@@ -179,7 +179,7 @@ def _open_transfers(
 ) -> StreamTransfers:
     layout = worker.snapshot().layout
     num_blocks = 0 if layout is None else layout.num_blocks
-    return StreamTransfers(worker.exchange, stream_id, num_blocks, thread, PeerClient(connect, worker.fingerprint))
+    return StreamTransfers(worker.cache.exchange, stream_id, num_blocks, thread, PeerClient(connect, worker.cache.fingerprint))
 
 
 def _profiler(settings: WorkerSettings) -> Profiler:

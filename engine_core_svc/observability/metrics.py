@@ -33,6 +33,9 @@ _SECONDS_OF_A_BLOCK = (
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_UPDATE_RESULTS = ("done", "failed")
+_NO_VERSION = "default"
+"""What /weight_info says before the first update."""
 _TRANSFER_RESULTS = ("received", "failed", "sent", "expired")
 
 
@@ -63,6 +66,9 @@ class EngineMetrics:
         self.losses = self._counter("worker_losses", "Times that the worker was lost, by reason.", "reason")
         for loss in _LOSSES:
             self.losses.labels(loss)
+        self._weight_updates = self._counter("weight_updates", "Ended updates of the weights, by result.", "result")
+        for result in _UPDATE_RESULTS:
+            self._weight_updates.labels(result)
         self._transfers = self._counter("kv_transfers", "Ended moves of KV blocks between engine cores, by result.", "result")
         for result in _TRANSFER_RESULTS:
             self._transfers.labels(result)
@@ -130,6 +136,10 @@ class EngineMetrics:
         self.losses.labels(reason).inc()
         self._sent.clear()
         self._step_log.forget_steps()
+
+    def note_weight_update(self, *, is_done: bool) -> None:
+        """Count an update of the weights that has ended; one that failed has left the weights as they were."""
+        self._weight_updates.labels(_UPDATE_RESULTS[not is_done]).inc()
 
     def note_transfers(self, events: TransferEvents) -> None:
         """Count transfers of KV blocks that have ended."""
@@ -230,6 +240,11 @@ class _Pulled:
         for number, name in enumerate(_SLEEP_STATES):
             sleep.add_metric([name], float(number == level))
         yield sleep
+        weights = GaugeMetricFamily(
+            "tetrad:engine_weights_info", "1 for the version of the weights.", labels=["weight_version"]
+        )
+        weights.add_metric([sessions.weight_version or _NO_VERSION], 1.0)
+        yield weights
         yield _counter("output_messages", "Messages to frontends.", sessions.num_output_messages)
 
 

@@ -155,6 +155,7 @@ class Scheduler:
             return None
         plan = SchedulerOutput(step_id=self.step_counter)
         self.media.begin_plan()
+        self.loads.give_up_unwanted()
         num_preempted = self.states.num_preemptions
         make_room = self._serves_by_priority and self.admitting and self._urgent_arrivals.make_room()
         num_kept = self._seats.make_room() if self.admitting else 0

@@ -29,6 +29,7 @@ from tetrad.engine_core_svc.worker.pause_link import PauseLink
 from tetrad.engine_core_svc.worker.rank_link import Info, RankLink, error_of, unavailable_if_replaced
 from tetrad.engine_core_svc.worker.speculative_wire import encode_speculative
 from tetrad.engine_core_svc.worker.together import together
+from tetrad.engine_core_svc.worker.weights_file import NotKept, WeightsFile
 from tetrad.engine_core_svc.worker.weights_link import WeightsLink
 from tetrad.services.errors import FailedPrecondition, ModelError, TetradError, Unavailable
 from tetrad.services.log import get_logger
@@ -58,7 +59,10 @@ class WorkerLink:
         self._ranks = [RankLink(settings, rank, target, carrier) for rank, target in enumerate(settings.worker_targets)]
         self._leader = self._ranks[0]
         self._pauses = PauseLink(self._leader.stub)
-        self._weights = WeightsLink(self._ranks, self._load_request)
+        file = settings.weights_file
+        self._weights = WeightsLink(
+            self._ranks, self._load_request, NotKept() if file is None else WeightsFile(file, settings.model)
+        )
         self._first_meeting = FirstMeeting(len(self._ranks), settings.recovery_timeout_s)
         self._layout: KVCacheLayout | None = None
         self._groups: Sequence[Sequence[worker_pb2.KvCacheGroup]] = ()  # groups of that layout, by rank, as first reported

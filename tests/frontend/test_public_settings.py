@@ -46,6 +46,14 @@ def test_an_empty_key_is_refused(name, monkeypatch):
         FrontendSettings(**{name: ("a", "")})
 
 
+def test_http_and_grpc_need_two_ports(tmp_path):
+    with pytest.raises(ValidationError, match="port and grpc-port are both 9000: choose two ports"):
+        FrontendSettings(port=9000, grpc_port=9000)
+
+    assert FrontendSettings(port=0, grpc_port=0).grpc_port == 0
+    assert FrontendSettings(port=9000, grpc_port=9000, uds=tmp_path / "http.sock").grpc_port == 9000
+
+
 def test_an_interval_of_streams_is_an_integer_of_32_bits():
     assert FrontendSettings(stream_interval=2**31 - 1).stream_interval == 2**31 - 1
     with pytest.raises(ValidationError, match="less than or equal to 2147483647"):

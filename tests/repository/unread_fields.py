@@ -13,7 +13,6 @@ UNREAD: dict[str, str] = {
         EngineCoreRequest.encoder_prompt_token_ids EngineCoreRequest.kv_transfer_params
         EngineCoreRequest.reasoning_ended
         EngineCoreRequest.resumable EngineCoreRequest.session_id
-        KvTransferPlan.cancelled_transfer_ids
         LoadModelRequest.config_format LoadModelRequest.kv_connector LoadModelRequest.load_format
         LoadModelRequest.revision
         MultiModalFeature.layouts

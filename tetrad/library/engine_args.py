@@ -313,7 +313,7 @@ class EngineArgs(OlderEngineArguments):
         if self.media_io_kwargs:
             fields["media_io_kwargs"] = json.dumps(self.media_io_kwargs)
         if self.mm_processor_cache_gb is not None:
-            fields["image_cache_bytes"] = int(self.mm_processor_cache_gb * (1 << 30))
+            fields["media_cache_bytes"] = int(self.mm_processor_cache_gb * (1 << 30))
         return fields
 
     def _check_config(self, config: Mapping[str, Any], worker: WorkerSettings) -> None:

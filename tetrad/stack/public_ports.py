@@ -67,9 +67,13 @@ def _bind(host: str, port: int) -> socket.socket:
         raise _cannot_listen(host, port, error) from error
     bound = socket.socket(family, kind, protocol)
     try:
-        # Connections of a server that has just ended do not block the port.
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
+        try:
+            # Without SO_REUSEADDR: with it, two servers that start at the same time both get the port, until one listens.
+            bound.bind(address)
+        except OSError:
+            # With it, the connections of a server that has just ended do not block the port.
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
     except OSError as error:
         bound.close()
         raise _cannot_listen(host, port, error) from error

@@ -11,6 +11,7 @@ READS_IMAGES = frozenset(
         "Glm4vMoeForConditionalGeneration",
         "Idefics3ForConditionalGeneration",
         "InternVLForConditionalGeneration",
+        "Lfm2VlForConditionalGeneration",
         "LlavaForConditionalGeneration",
         "LlavaNextForConditionalGeneration",
         "LlavaOnevisionForConditionalGeneration",
@@ -52,6 +53,7 @@ READS_AUDIO = frozenset(
         "AudioFlamingo3ForConditionalGeneration",
         "GlmAsrForConditionalGeneration",
         "Qwen2AudioForConditionalGeneration",
+        "Qwen3ASRForConditionalGeneration",
     }
 )
 """The keys of AUDIO_KINDS in media/audio_reader.py."""

@@ -31,12 +31,16 @@ def bind(host: str, port: int) -> socket.socket:
 def tune(listener: socket.socket, slow_client_timeout_s: float) -> None:
     """Send answers without delay, limit the kernel's buffers for slow clients, and enable the detection of lost ones.
 
+    The address can be bound again as soon as the socket is closed.
+
     Args:
         listener: the listening socket; its connections inherit the options.
         slow_client_timeout_s: maximum seconds without an acknowledgement of sent data.
     """
     if listener.family == socket.AF_UNIX:
         return
+    # An inherited socket lacks it; closed connections would then block the port for the next server.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     # uvloop sets this for every connection; asyncio only if the listener names its protocol, and answers wait 40 ms without it.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
