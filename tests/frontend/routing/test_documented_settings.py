@@ -27,9 +27,7 @@ def test_a_name_without_a_port_is_refused_in_one_line(capsys):
     except SystemExit as end:
         assert end.code == 2
 
-    assert capsys.readouterr().err.startswith(
-        "t: engine-targets: dns:///engine-core is no address: dns:///name:port"
-    )
+    assert capsys.readouterr().err.startswith("t: engine-targets: dns:///engine-core is no address: dns:///name:port")
 
 
 def test_its_figures_are_the_settings_and_the_constants():
