@@ -5,9 +5,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from tetrad.engine_core_svc.core.draft_metrics import Level
 from tetrad.engine_core_svc.core.speculative_config import read_speculative_config
 from tetrad.services.errors import InvalidRequest
-from tetrad.services.settings import Names, ServiceSettings, split_names
+from tetrad.services.settings import Names, OptionalPath, ServiceSettings, split_names
 
 
 class EngineCoreSettings(ServiceSettings):
@@ -120,6 +121,11 @@ class EngineCoreSettings(ServiceSettings):
         "from, after masks, biases, penalties, temperature, top_k, top_p and min_p; -inf, in JSON -9999, is a token that could "
         "not be drawn. logits: not normalised. Those of prompts are always raw.",
     )
+    weights_file: OptionalPath = Field(
+        None,
+        description="File that keeps the last update of the weights, so that it is loaded again after this engine core and its "
+        "workers have ended together. Unset: the model's own weights are loaded then.",
+    )
     enable_prefix_caching: bool = Field(True, description="Share KV cache blocks between requests whose prompts begin alike.")
     enable_chunked_prefill: bool = Field(True, description="Split long prompts over several steps.")
     max_num_seqs: int = Field(256, ge=1, description="Maximum number of requests that run at the same time.")
@@ -160,6 +166,25 @@ class EngineCoreSettings(ServiceSettings):
         description="JSON object with vLLM's options of speculative decoding: method (ngram, suffix, draft_model, eagle3 or "
         "mtp), num_speculative_tokens, model, prompt_lookup_min, prompt_lookup_max and others (docs/speculation.md). "
         "Empty: none.",
+    )
+    enable_logging_iteration_details: bool = Field(
+        False,
+        description="Log each step: its requests and tokens of prompts and of generation, and its time.",
+    )
+    kv_cache_metrics: bool = Field(
+        False,
+        description="Measure how long KV blocks keep their contents and how they are used, for tetrad:engine_kv_block_*.",
+    )
+    kv_cache_metrics_sample: float = Field(
+        0.01,
+        gt=0,
+        le=1,
+        description="Share of the KV blocks that --kv-cache-metrics measures.",
+    )
+    per_request_spec_decode_metrics: Level = Field(
+        "none",
+        description="Counts of the drafts of each request, which its answer brings. summary: how many were verified and "
+        "accepted. detailed: also those of each step. Needs speculative-config.",
     )
     max_num_queued_reqs: int = Field(
         8192,
@@ -291,6 +316,15 @@ class EngineCoreSettings(ServiceSettings):
     def long_steps_in_flight(self) -> int:
         """The maximum number of steps in flight while `PlanTiming` finds that steps are long."""
         return (self.pipeline_depth or 2) + self.pipeline_parallel_size - 1
+
+    @model_validator(mode="after")
+    def _has_drafts_to_count(self) -> Self:
+        level = self.per_request_spec_decode_metrics
+        if level != "none" and not self.speculative_config:
+            raise ValueError(
+                f"per_request_spec_decode_metrics {level} needs a speculative_config: without it there are no drafts"
+            )
+        return self
 
     @field_validator("speculative_config")
     @classmethod

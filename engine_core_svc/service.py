@@ -11,6 +11,7 @@ from tetrad.engine_core_svc.api.servicer import EngineCoreServicer
 from tetrad.engine_core_svc.api.trace_points import trace_points
 from tetrad.engine_core_svc.api.wire import encode_info, instance_id_of
 from tetrad.engine_core_svc.config import EngineCoreSettings
+from tetrad.engine_core_svc.core.draft_metrics import metrics_of_level
 from tetrad.engine_core_svc.core.message_sizes import MessageLimits
 from tetrad.engine_core_svc.core.speculative_config import read_speculative_config
 from tetrad.engine_core_svc.engine.admission import Admission, AdmissionLimits
@@ -18,16 +19,18 @@ from tetrad.engine_core_svc.engine.engine import Engine
 from tetrad.engine_core_svc.engine.media_check import AttendedMediaCheck, MediaCheck
 from tetrad.engine_core_svc.engine.queue_limits import QueueLimits
 from tetrad.engine_core_svc.engine.transfer_check import TransferCheck
+from tetrad.engine_core_svc.kv_cache.block_samples import BlockSamples
 from tetrad.engine_core_svc.kv_cache.connector import ConnectorChain, KVConnector
 from tetrad.engine_core_svc.kv_cache.event_log import KvEventLog
 from tetrad.engine_core_svc.kv_cache.host_tier import HostTier
-from tetrad.engine_core_svc.kv_cache.kv_transfer import KvTransfers, check_groups
+from tetrad.engine_core_svc.kv_cache.kv_transfer import KvTransfers, check_model
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.media.attended import AttendedMedia
 from tetrad.engine_core_svc.media.planning import Media, NoMedia
 from tetrad.engine_core_svc.media.store import MediaStore
 from tetrad.engine_core_svc.observability.metrics import EngineMetrics
 from tetrad.engine_core_svc.observability.request_spans import RequestSpans
+from tetrad.engine_core_svc.observability.step_log import NoStepLog, WrittenStepLog
 from tetrad.engine_core_svc.scheduler.adapters import AdapterLimits, Adapters
 from tetrad.engine_core_svc.scheduler.drafting import Drafts, NoDrafts
 from tetrad.engine_core_svc.scheduler.drafts.proposers import drafts_for
@@ -71,7 +74,7 @@ async def serve(
         carrier: carries the calls of sessions and operators, and those to the workers and tokenizers.
         drafts: proposes tokens for the worker to verify. None: chosen by the settings.
     """
-    metrics = EngineMetrics()
+    metrics = EngineMetrics(WrittenStepLog() if settings.enable_logging_iteration_details else NoStepLog())
     with shown(metrics.registry):
         await _serve(settings, shutdown, metrics, carrier, drafts)
 
@@ -136,9 +139,10 @@ async def start_engine(
         tls=settings.tls,
         carrier=carrier,
     )
-    connector = _connector(settings, layout, kv_events, instance_id)
+    connector = _connector(settings, layout, facts, kv_events, instance_id)
+    kv_cache = _kv_cache(settings, layout, connector, metrics)
     engine = Engine(
-        _scheduler(settings, layout, messages, connector, drafts, _media(settings, layout, facts)),
+        _scheduler(settings, layout, messages, kv_cache, drafts, _media(settings, layout, facts)),
         _admission(settings, layout, facts, messages),
         workers,
         GrammarCompiler(
@@ -190,7 +194,7 @@ def _scheduler(
     settings: EngineCoreSettings,
     layout: KVCacheLayout,
     messages: MessageLimits,
-    connector: KVConnector,
+    kv_cache: KVCacheManager,
     drafts: Drafts,
     media: Media | NoMedia,
 ) -> Scheduler:
@@ -202,14 +206,6 @@ def _scheduler(
         policy=settings.scheduling_policy,
         messages=messages,
     )
-    kv_cache = KVCacheManager(
-        layout.num_blocks,
-        layout.block_size,
-        groups=layout.groups,
-        max_step_tokens=layout.max_num_batched_tokens,
-        enable_caching=settings.enable_prefix_caching,
-        connector=connector,
-    )
     slowdown = settings.max_decode_slowdown if settings.enable_chunked_prefill else 0
     throttle = MeasuringThrottle(slowdown) if slowdown else NoThrottle()
     limits_of_loras = AdapterLimits(settings.max_loras, settings.num_cpu_loras)
@@ -217,14 +213,34 @@ def _scheduler(
     fan_outs = MeasuringFanOutThrottle(settings.max_decode_slowdown) if settings.max_decode_slowdown else NoFanOutThrottle()
     grammars = Grammars(ThreadFiller(settings.grammar_threads))
     stages = StageFilling(settings.pipeline_parallel_size) if settings.pipeline_parallel_size > 1 else NoStages()
-    return Scheduler(limits, kv_cache, grammars, throttle, drafts, fan_outs, adapters, stages, media)
+    make_metrics = metrics_of_level(settings.per_request_spec_decode_metrics, drafts.max_tokens)
+    return Scheduler(
+        limits, kv_cache, grammars, throttle, drafts, fan_outs, adapters, stages, media, make_draft_metrics=make_metrics
+    )
 
 
-def _connector(settings: EngineCoreSettings, layout: KVCacheLayout, kv_events: KvEventLog, instance_id: str) -> KVConnector:
+def _kv_cache(
+    settings: EngineCoreSettings, layout: KVCacheLayout, connector: KVConnector, metrics: EngineMetrics
+) -> KVCacheManager:
+    samples = BlockSamples(settings.kv_cache_metrics_sample, metrics.block_observers) if settings.kv_cache_metrics else None
+    return KVCacheManager(
+        layout.num_blocks,
+        layout.block_size,
+        groups=layout.groups,
+        max_step_tokens=layout.max_num_batched_tokens,
+        enable_caching=settings.enable_prefix_caching,
+        connector=connector,
+        watch=samples,
+    )
+
+
+def _connector(
+    settings: EngineCoreSettings, layout: KVCacheLayout, facts: WorkerFacts, kv_events: KvEventLog, instance_id: str
+) -> KVConnector:
     """Return the connectors of the KV cache. Raises Unsupported if its blocks cannot be moved, and the settings need that."""
     connectors: list[KVConnector] = [HostTier(layout.num_host_blocks)] if layout.num_host_blocks else []
     if settings.kv_role != "none":
-        check_groups(layout.groups)
+        check_model(layout.groups, generates=facts.pooling is None or facts.pooling.generates)
         connectors.append(
             KvTransfers(
                 instance_id,
@@ -267,6 +283,7 @@ def _admission(settings: EngineCoreSettings, layout: KVCacheLayout, facts: Worke
             answer_row_bytes=facts.answer_row_bytes,
             takes_extra_args=bool(facts.logits_processors),
             scores_prompts=facts.scores_prompts,
+            writes_speech=facts.is_encoder_decoder,
             transfers=TransferCheck(settings.kv_role, settings.kv_peers),
             media=(AttendedMediaCheck if facts.is_encoder_decoder else MediaCheck)(
                 settings.model,

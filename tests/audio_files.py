@@ -31,6 +31,7 @@ _GLM = {
     "num_attention_heads": 2,
     "max_position_embeddings": _FRAMES // 2,
 }
+_QWEN3 = {"audio_bos_token": "<|audio_start|>", "audio_token": "<|audio_pad|>", "audio_eos_token": "<|audio_end|>"}
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class AudioKind:
         processor: class of the processor, in transformers.
         mask: name of the tensor that marks the frames of sound.
         processor_config: values of processor_config.json.
+        extractor: class of the feature extractor.
+        tokenizer_config: further values of tokenizer_config.json.
     """
 
     architecture: str
@@ -58,6 +61,8 @@ class AudioKind:
     processor: str
     mask: str
     processor_config: Mapping[str, Any] = field(default_factory=dict)
+    extractor: str = "WhisperFeatureExtractor"
+    tokenizer_config: Mapping[str, Any] = field(default_factory=dict)
 
 
 AUDIO_KINDS: Mapping[str, AudioKind] = {
@@ -93,6 +98,19 @@ AUDIO_KINDS: Mapping[str, AudioKind] = {
         "input_features_mask",
         {"max_audio_len": 6},
     ),
+    "qwen3_asr": AudioKind(
+        "Qwen3ASRForConditionalGeneration",
+        "qwen3",
+        {name: value for name, value in _WHISPER.items() if name != "max_source_positions"}
+        | {"n_window": 50, "n_window_infer": 200, "downsample_hidden_size": 8, "output_dim": SIZES["hidden_size"]},
+        tuple(_QWEN3.values()),
+        "<|audio_pad|>",
+        "<|audio_start|><|audio_pad|><|audio_end|>",
+        "Qwen3ASRProcessor",
+        "input_features_mask",
+        extractor="Qwen3ASRFeatureExtractor",
+        tokenizer_config={"extra_special_tokens": _QWEN3},
+    ),
 }
 """Kind by model_type, of every family whose audio is read."""
 
@@ -118,9 +136,9 @@ def save_audio_model(directory: Path, name: str) -> torch.nn.Module:
     texts |= {"eos_token": SPECIALS[0], "pad_token": SPECIALS[0]}
     files = {
         "generation_config.json": {"eos_token_id": list(EOS_IDS)},
-        "tokenizer_config.json": texts,
+        "tokenizer_config.json": texts | dict(its.tokenizer_config),
         "preprocessor_config.json": {
-            "feature_extractor_type": "WhisperFeatureExtractor",
+            "feature_extractor_type": its.extractor,
             "feature_size": 128,
             "chunk_length": CHUNK_S,
             "return_attention_mask": True,

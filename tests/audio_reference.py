@@ -1,5 +1,6 @@
 """AudioReference: runs transformers' feature extractor and model on prompts with audio; tests compare the services with it."""
 
+import inspect
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,14 +41,14 @@ class AudioReference:
         self.kind = AUDIO_KINDS[name]
         values = json.loads((directory / "processor_config.json").read_text())
         its = json.loads((directory / "preprocessor_config.json").read_text())
-        its.pop("feature_extractor_type")
+        extractor = getattr(transformers, its.pop("feature_extractor_type"))
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
-        self.processor = getattr(transformers, values.pop("processor_class"))(
-            feature_extractor=transformers.WhisperFeatureExtractor(**its),
-            tokenizer=self.tokenizer,
-            chat_template=self.tokenizer.chat_template,
-            audio_token=self.kind.mark,
-            **values,
+        processor = getattr(transformers, values.pop("processor_class"))
+        if "audio_token" in inspect.signature(processor.__init__).parameters:
+            values["audio_token"] = self.kind.mark
+        template = self.tokenizer.chat_template
+        self.processor = processor(
+            feature_extractor=extractor(**its), tokenizer=self.tokenizer, chat_template=template, **values
         )
         load = getattr(transformers, self.kind.architecture).from_pretrained
         self.model = load(directory, dtype=torch.float32, attn_implementation="eager").eval()
@@ -72,7 +73,7 @@ class AudioReference:
         expanded = before + "".join(mark * number + other for number, other in zip(numbers, others, strict=True))
         token_ids = self.tokenizer(expanded, add_special_tokens=False)["input_ids"]
         names = [name for name in made[0] if name not in ("input_ids", "attention_mask")] if made else []
-        inputs = {name: torch.cat([each[name] for each in made]) for name in names}
+        inputs = {name: _joined([each[name] for each in made]) for name in names}
         features = [{name: each[name] for name in names} for each in made]
         return PreparedAudio(token_ids, features, numbers, inputs)
 
@@ -91,6 +92,12 @@ class AudioReference:
         )
         logprobs = torch.cat(out.logits).float().log_softmax(dim=-1)
         return Generated(out.sequences[0, len(prepared.token_ids) :].tolist(), logprobs)
+
+
+def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return tensors of several audios as one; those of fewer frames are filled up with zeros, which nothing marks as sound."""
+    longest = max(each.shape[-1] for each in tensors)
+    return torch.cat([torch.nn.functional.pad(each, (0, longest - each.shape[-1])) for each in tensors])
 
 
 def features_of(prepared: PreparedAudio, index: int, kind: str) -> dict[str, np.ndarray[Any, Any]]:

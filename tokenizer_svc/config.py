@@ -92,12 +92,12 @@ class TokenizerSettings(ServiceSettings):
         "others. Empty: at most 32 frames of a video, and as many a second as its model's processor reads.",
     )
     max_images_per_prompt: int = Field(999, ge=0, description="Maximum number of images of a prompt.")
-    max_pending_image_bytes: int = Field(
+    max_pending_media_bytes: int = Field(
         256 << 20,
         ge=1,
-        description="Maximum size of all images being preprocessed at the same time, in bytes of their files; further requests "
+        description="Maximum size of all media being preprocessed at the same time, in bytes of their files; further requests "
         "get status 429.",
     )
-    image_cache_bytes: int = Field(
-        256 << 20, ge=0, description="Maximum size of preprocessed images that are kept for later requests, in bytes."
+    media_cache_bytes: int = Field(
+        256 << 20, ge=0, description="Maximum size of preprocessed media that are kept for later requests, in bytes."
     )

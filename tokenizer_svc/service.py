@@ -40,7 +40,7 @@ async def serve(settings: TokenizerSettings, shutdown: asyncio.Event, *, carrier
         settings.model,
         kinds_of(tokenizer, settings),
         processor_kwargs=json.loads(settings.mm_processor_kwargs or "{}"),
-        cache_bytes=settings.image_cache_bytes,
+        cache_bytes=settings.media_cache_bytes,
         max_message_bytes=settings.max_message_bytes,
         metrics=metrics,
     )
@@ -57,7 +57,7 @@ async def serve(settings: TokenizerSettings, shutdown: asyncio.Event, *, carrier
         max_text_bytes=settings.max_text_bytes,
         max_message_bytes=settings.max_message_bytes,
         max_pending_text_bytes=settings.max_pending_text_bytes,
-        max_pending_image_bytes=settings.max_pending_image_bytes,
+        max_pending_media_bytes=settings.max_pending_media_bytes,
         long_text_threads=max(1, settings.threads // 2),
         media=media,
         recordings=recordings,

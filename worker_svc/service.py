@@ -32,6 +32,7 @@ from tetrad.worker_svc.worker.collective import CollectiveMethods
 from tetrad.worker_svc.worker.compute_thread import ComputeThread
 from tetrad.worker_svc.worker.functions import function_methods
 from tetrad.worker_svc.worker.lost_device import LostDevice
+from tetrad.worker_svc.worker.profile_window import ProfileWindow
 from tetrad.worker_svc.worker.profiler import Profiler, TorchProfiler
 from tetrad.worker_svc.worker.worker import Worker
 
@@ -55,6 +56,7 @@ class WorkerServer:
         self.lost_device = LostDevice(settings.stuck_timeout_s)
         instance_id = uuid.uuid4().hex
         capabilities = partial(capabilities_of, worker)
+        profiler = ProfileWindow(_profiler(settings))
         self._execute = execute = WorkerServicer(
             worker,
             compute,
@@ -66,6 +68,7 @@ class WorkerServer:
             max_queued_steps=settings.max_queued_steps,
             open_transfers=partial(_open_transfers, worker, copying, partial(carrier.connect, tls=settings.tls)),
             lost_device=self.lost_device,
+            note_step=profiler.note_step,
             metrics=self.metrics,
             tracer=self._tracer,
         )
@@ -77,12 +80,12 @@ class WorkerServer:
             capabilities=capabilities,
             logits_processors=settings.logits_processors,
             max_message_bytes=settings.max_message_bytes,
-            profiler=_profiler(settings),
+            profiler=profiler,
             methods=_collective_methods(worker, settings),
             lost_device=self.lost_device,
             health=lambda: self.server.health,
         )
-        reads = KvTransferServicer(worker.exchange, lambda: worker.fingerprint, copying)
+        reads = KvTransferServicer(worker.cache.exchange, lambda: worker.cache.fingerprint, copying)
         self.server = Server(
             settings,
             {
@@ -176,7 +179,7 @@ def _open_transfers(
 ) -> StreamTransfers:
     layout = worker.snapshot().layout
     num_blocks = 0 if layout is None else layout.num_blocks
-    return StreamTransfers(worker.exchange, stream_id, num_blocks, thread, PeerClient(connect, worker.fingerprint))
+    return StreamTransfers(worker.cache.exchange, stream_id, num_blocks, thread, PeerClient(connect, worker.cache.fingerprint))
 
 
 def _profiler(settings: WorkerSettings) -> Profiler:

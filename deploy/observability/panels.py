@@ -222,22 +222,22 @@ KV_CACHE = Row(
     ),
 )  # fmt: skip
 
-_IMAGE, _ENCODE = "tetrad:tokenizer_image_seconds", "tetrad:worker_media_encode_seconds"
+_MEDIA, _ENCODE = "tetrad:tokenizer_media_seconds", "tetrad:worker_media_encode_seconds"
 
-IMAGES = Row(
-    "Images",
+MEDIA = Row(
+    "Media",
     (
-        Panel("Images a second", [
-            Query(rate(f"{_IMAGE}_count"), "preprocessed"),
+        Panel("Media items a second", [
+            Query(rate(f"{_MEDIA}_count"), "preprocessed"),
             Query(rate(f"{_ENCODE}_count"), "encoded"),
             Query(rate("tetrad:worker_media_failures_total") + _NONE, "not encoded"),
         ]),
-        Panel("Mean time of an image", [
-            Query(mean(_IMAGE) + _NONE, "preprocessing, waiting included"),
+        Panel("Mean time of a media item", [
+            Query(mean(_MEDIA) + _NONE, "preprocessing, waiting included"),
             Query(mean(_ENCODE) + _NONE, "encoding"),
         ], "s"),
-        Panel("Images found in caches", [
-            Query(f"{rate('tetrad:tokenizer_image_cache_hits_total')} / {rate('tetrad:tokenizer_image_cache_queries_total')}",
+        Panel("Media items found in caches", [
+            Query(f"{rate('tetrad:tokenizer_media_cache_hits_total')} / {rate('tetrad:tokenizer_media_cache_queries_total')}",
                   "preprocessed, of tokenizers"),
             Query(f"{rate('tetrad:engine_mm_cache_hits_total')} / {rate('tetrad:engine_mm_cache_queries_total')}",
                   "embeddings, of workers"),
@@ -305,4 +305,4 @@ PROCESSES = Row(
     ),
 )  # fmt: skip
 
-ROWS = (OVERVIEW, REQUEST_TIME, STEP_TIME, SCHEDULER, KV_CACHE, IMAGES, FAULTS, GRPC, PROCESSES)
+ROWS = (OVERVIEW, REQUEST_TIME, STEP_TIME, SCHEDULER, KV_CACHE, MEDIA, FAULTS, GRPC, PROCESSES)

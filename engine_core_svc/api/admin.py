@@ -177,7 +177,7 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
         """Start a profile of this engine core and its workers."""
         self._profiler.start(request.prefix)
         try:
-            await self._engine.workers.start_profile(request.prefix)
+            await self._engine.workers.start_profile(request.prefix, request.delay_iterations, request.max_iterations)
         except BaseException:  # also if the caller has disconnected: the profile would never be stopped
             self._profiler.stop().unlink()
             raise

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from tetrad.engine_core_svc.config import EngineCoreSettings
+from tetrad.engine_core_svc.core.draft_metrics import DraftMetrics
 from tetrad.engine_core_svc.core.kv_transfer_wire import encode_hand_over
 from tetrad.engine_core_svc.core.media import Modality
 from tetrad.engine_core_svc.core.plan import (
@@ -216,11 +217,24 @@ def _encode_output(output: EngineCoreOutput, timestamp: float) -> engine_core_pb
             type=engine_core_pb2.ENGINE_CORE_EVENT_TYPE_SCHEDULED, timestamp_monotonic_s=output.request.scheduled_at
         )
     if output.finish_reason is not None:
+        if (metrics := output.request.draft_metrics) is not None:
+            message.spec_decode_metrics.CopyFrom(_encode_draft_metrics(metrics))
         if output.request.hand_over is not None:
             message.kv_transfer.CopyFrom(encode_hand_over(output.request.hand_over))
         for _ in range(output.request.num_preemptions):
             message.events.add(type=engine_core_pb2.ENGINE_CORE_EVENT_TYPE_PREEMPTED, timestamp_monotonic_s=timestamp)
     return message
+
+
+def _encode_draft_metrics(metrics: DraftMetrics) -> engine_core_pb2.SpecDecodeMetrics:
+    steps = metrics.per_step or ()
+    return engine_core_pb2.SpecDecodeMetrics(
+        num_draft_tokens=metrics.num_draft_tokens,
+        num_accepted_tokens=sum(accepted * number for accepted, number in enumerate(metrics.histogram)),
+        histogram=metrics.histogram,
+        per_step_accepted=[accepted for accepted, _ in steps],
+        per_step_drafted=[drafted for _, drafted in steps],
+    )
 
 
 def _encode_logprobs(logprobs: Logprobs) -> types_pb2.LogprobsColumns:

@@ -95,14 +95,15 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class TransferOrders:
-    """The transfers that begin with one plan."""
+    """The transfers that begin with one plan, and the keys of receives that it gives up."""
 
     receives: Sequence[KvReceive] = ()
     leases: Sequence[KvLease] = ()
+    cancelled: Sequence[int] = ()
 
     def __bool__(self) -> bool:
         """Whether there is any."""
-        return bool(self.receives or self.leases)
+        return bool(self.receives or self.leases or self.cancelled)
 
 
 NO_ORDERS = TransferOrders()

@@ -67,10 +67,12 @@ def encode_source(blocks: RemoteBlocks) -> types_pb2.KvTransferParams:
     )
 
 
-def encode_orders(orders: TransferOrders) -> worker_pb2.KvTransferPlan:
-    """Return the transfers of a plan as a message."""
+def encode_orders(orders: TransferOrders, *, with_cancelled: bool) -> worker_pb2.KvTransferPlan:
+    """Return the transfers of a plan as a message; `with_cancelled`: whether the worker can give transfers up."""
     return worker_pb2.KvTransferPlan(
-        receives=[_encode_receive(each) for each in orders.receives], leases=[_encode_lease(each) for each in orders.leases]
+        receives=[_encode_receive(each) for each in orders.receives],
+        leases=[_encode_lease(each) for each in orders.leases],
+        cancelled_transfer_ids=pack_u32(orders.cancelled) if with_cancelled else b"",
     )
 
 

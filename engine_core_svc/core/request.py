@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from tetrad.engine_core_svc.core.adapter import Adapter
+from tetrad.engine_core_svc.core.draft_metrics import DraftMetrics
 from tetrad.engine_core_svc.core.kv_transfer import NO_TRANSFER, HandOver, KvTransfer
 from tetrad.engine_core_svc.core.message_sizes import NO_SIZES, MessageSizes
 from tetrad.engine_core_svc.core.payload import NO_PAYLOAD, WorkerPayload
@@ -141,6 +142,7 @@ class Request:
         draft_ids: tokens proposed to follow token_ids, which the next step verifies (scheduler/drafting.py).
         predicted_ids: tokens that the client expects as the output; empty: none.
         draft_state: state that the proposer of drafts keeps for it; None: none.
+        draft_metrics: counts of its drafts; None: single requests are not measured.
         ignored_until: id of the last step whose result is ignored, since the request read unwritten blocks; -1: none.
         last_step_id: id of the last plan that names this request's blocks; -1: none.
         block_tables: one block table per KV group, of equal length; empty while it holds no blocks.
@@ -182,6 +184,7 @@ class Request:
     draft_ids: Sequence[int] = ()
     predicted_ids: Sequence[int] = ()
     draft_state: object = None
+    draft_metrics: DraftMetrics | None = None
     num_preemptions: int = 0
     num_cached_tokens: int = -1
     num_fetched_tokens: int = 0

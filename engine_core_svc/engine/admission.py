@@ -47,6 +47,7 @@ class AdmissionLimits:
         answer_row_bytes: bytes of the answer for one token of a prompt, if a request pools tokens.
         embedding_size: number of values of one prompt embedding; 0: prompts must be token ids.
         takes_extra_args: whether the workers have custom logits processors, which read extra_args.
+        writes_speech: whether the model has an encoder of audio, so that its outputs may have rules.
         media: the limits of media.
     """
 
@@ -64,6 +65,7 @@ class AdmissionLimits:
     embedding_size: int = 0
     takes_extra_args: bool = False
     scores_prompts: bool = False
+    writes_speech: bool = False
     media: MediaCheck = NO_MEDIA
     transfers: TransferCheck = NO_TRANSFERS
 
@@ -209,6 +211,8 @@ class Admission:
             if params.HasField("prompt_score_ids") and not self._limits.scores_prompts:
                 text = "prompt_score_ids is not supported by this engine's worker; upgrade it."
                 raise Unsupported(text, field="prompt_score_ids")
+            if params.HasField("speech_rules") and not self._limits.writes_speech:
+                raise Unsupported("speech_rules need a model with an encoder of audio.", field="speech_rules")
             check_sampling(params, eos_token_id=payload.eos_token_id, vocab_size=vocab_size)
             widths = logprob_widths(params, vocab_size)
             last = self._last_measured = _Measured(payload, widths, message_sizes(params, widths))

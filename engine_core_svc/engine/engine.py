@@ -94,7 +94,7 @@ class Engine:
             scheduler, self.sessions, self.observers, metrics, spans, on_change=self._wake, on_end=self._forget
         )
         self.orders = Orders(scheduler, self.sleeper, abort_all=self._publisher.abort_all, on_change=self._wake)
-        self.weight_updates = WeightUpdates(workers, self.sessions, self.orders)
+        self.weight_updates = WeightUpdates(workers, self.sessions, self.orders, metrics)
         self._guard = Guard(self._changed.set)
         self._plan_timing = PlanTiming(
             self._changed.set, max_long=long_steps_in_flight, fills_stages=scheduler.stages.num_stages > 1

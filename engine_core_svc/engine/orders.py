@@ -90,12 +90,12 @@ class Orders:
         self._apply()
 
     async def sleep(self, level: int, *, abort: bool = False, finish_running: bool = False) -> None:
-        """Pause, and at levels 1 and 2 release the device's memory; unfinished requests are recomputed afterwards.
+        """Pause, and above level 0 release the device's memory; unfinished requests are recomputed afterwards.
 
         Raises InvalidRequest for any other level, and the errors of Sleeper.order; a failed command holds no requests.
         """
-        if not 0 <= level <= 2:
-            raise InvalidRequest(f"level must be 0, 1 or 2, got {level}.", field="level")
+        if not 0 <= level <= 3:
+            raise InvalidRequest(f"level must be 0, 1, 2 or 3, got {level}.", field="level")
         if level == 0:
             self.pause(abort=abort, finish_running=finish_running)
             return

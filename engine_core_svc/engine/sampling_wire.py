@@ -7,6 +7,7 @@ the worker applies the parameters.
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Literal
 
 from tetrad.engine_core_svc.core.message_sizes import MessageSizes
@@ -40,6 +41,8 @@ def check_sampling(params: types_pb2.SamplingParams, *, eos_token_id: int | None
         _require(wrong is None, "logit_bias", "values must be in [-100, 100]", wrong)
     if params.HasField("prompt_score_ids"):
         _check_score_ids(params.prompt_score_ids, vocab_size)
+    if params.HasField("speech_rules"):
+        _check_speech_rules(params.speech_rules, vocab_size)
     if params.bad_words_token_ids:
         _check_bad_words(params.bad_words_token_ids, vocab_size)
     if eos_token_id is not None and params.min_tokens:  # until min_tokens it is masked
@@ -137,6 +140,11 @@ def _check_score_ids(message: types_pb2.PromptScoreIds, vocab_size: int) -> None
     _require(width > 0, f"{name}.width", "must be at least 1", width)
     _require(bool(ids) and len(ids) % width == 0, name, f"must have rows of {width} ids", f"{len(ids)} ids")
     _check_ids(name, {*ids} - {NO_ID}, vocab_size)
+
+
+def _check_speech_rules(rules: types_pb2.SpeechRules, vocab_size: int) -> None:
+    columns = (rules.suppressed_token_ids, rules.suppressed_first_token_ids)
+    _check_ids("speech_rules", [rules.first_timestamp_id, *chain.from_iterable(map(unpack_u32, columns))], vocab_size)
 
 
 def _check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tetrad.engine_core_svc.engine.orders import Orders
+from tetrad.engine_core_svc.observability.metrics import EngineMetrics
 from tetrad.engine_core_svc.sessions.sessions import Sessions
 from tetrad.engine_core_svc.worker.group import NewWeights, PlanStream, WorkerGroup
 from tetrad.services.errors import AlreadyExists, FailedPrecondition, TetradError, Unavailable
@@ -39,10 +40,11 @@ class WeightUpdates:
         workers: the workers whose weights are replaced.
         sessions: their outputs name the weights.
         orders: holds requests meanwhile.
+        metrics: counts the updates.
     """
 
-    def __init__(self, workers: WorkerGroup, sessions: Sessions, orders: Orders) -> None:
-        self._workers, self._sessions, self._orders = workers, sessions, orders
+    def __init__(self, workers: WorkerGroup, sessions: Sessions, orders: Orders, metrics: EngineMetrics) -> None:
+        self._workers, self._sessions, self._orders, self._metrics = workers, sessions, orders, metrics
         self._connecting = asyncio.Lock()  # guards against a worker that is connected while its weights are replaced
         self._is_connected = False
         self._is_begun = False
@@ -139,6 +141,7 @@ class WeightUpdates:
     def _end(self, ordered: _Ordered, error: TetradError | None) -> None:
         self._ordered = None
         self._orders.end_update()
+        self._metrics.note_weight_update(is_done=error is None)
         if error is None:
             ordered.ended.set_result(None)
         else:

@@ -73,6 +73,9 @@ class KVConnector:
     def update_state_after_alloc(self, load: BlockLoad) -> None:
         """Fetch these blocks, beginning with the next plan."""
 
+    def give_up(self, load: BlockLoad) -> None:
+        """End a transfer early, if that is possible: no request waits for it. A TransferEvents names it in any case."""
+
     def nothing_to_load(self, request: Request) -> None:
         """Note that a request, which could begin, has all tokens that could be fetched for it in the prefix cache."""
 
@@ -161,6 +164,11 @@ class ConnectorChain(KVConnector):
         num_computed_tokens = load.num_computed_tokens
         has_any = (each for each in self._connectors if each.get_num_new_matched_tokens(load.request, num_computed_tokens))
         next(has_any).update_state_after_alloc(load)
+
+    def give_up(self, load: BlockLoad) -> None:
+        """Report it to all connectors."""
+        for each in self._connectors:
+            each.give_up(load)
 
     def nothing_to_load(self, request: Request) -> None:
         """Report it to all connectors."""

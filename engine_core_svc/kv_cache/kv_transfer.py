@@ -21,8 +21,13 @@ _LEASE_ID_BITS = 53
 _KEPT_AFTER = (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_STOPPED)
 
 
-def check_groups(groups: Sequence[KvGroup]) -> None:
-    """Raise Unsupported unless the model has one KV group that keeps all tokens: of others, blocks are freed or overwritten."""
+def check_model(groups: Sequence[KvGroup], *, generates: bool) -> None:
+    """Raise Unsupported unless the model generates tokens, and has one KV group that keeps all of them.
+
+    Blocks of other groups are freed or overwritten, and of a request that pools nobody reads the blocks.
+    """
+    if not generates:
+        raise Unsupported("kv-role needs a model that generates tokens; this one pools.")
     if len(groups) != 1 or not groups[0].keeps_all:
         raise Unsupported(
             f"kv-role needs a model whose layers all keep the keys and values of every token; this one has {len(groups)} KV "
@@ -58,11 +63,12 @@ class KvTransfers(KVConnector):
         self._kept: dict[int, int] = {}  # key of a request -> number of its blocks in a lease
         self._leases: list[KvLease] = []
         self._receives: list[KvReceive] = []
+        self._cancelled: list[int] = []
 
     @property
     def has_new_transfers(self) -> bool:
         """See KVConnector."""
-        return bool(self._leases or self._receives)
+        return bool(self._leases or self._receives or self._cancelled)
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> int:
         """Return how many tokens after its cached prefix a request's source has, in whole blocks."""
@@ -76,6 +82,10 @@ class KvTransfers(KVConnector):
         last_hash = load.request.block_hashes[load.first + load.num_blocks - 1]
         self._receives.append(KvReceive(load.request.key, source, load.first, load.tables, last_hash, self._lease_s))
         load.request.forget_source()
+
+    def give_up(self, load: BlockLoad) -> None:
+        """See KVConnector."""
+        self._cancelled.append(load.request.key)
 
     def nothing_to_load(self, request: Request) -> None:
         """Give the blocks of a request's source back: a read of no blocks ends the lease."""
@@ -113,8 +123,8 @@ class KvTransfers(KVConnector):
     def build_connector_meta(self, plan: SchedulerOutput) -> None:
         """Add the new transfers to the plan."""
         if self.has_new_transfers:
-            plan.transfers = TransferOrders(self._receives, self._leases)
-            self._receives, self._leases = [], []
+            plan.transfers = TransferOrders(self._receives, self._leases, self._cancelled)
+            self._receives, self._leases, self._cancelled = [], [], []
 
     def blocks_read(self, key: int) -> None:
         """See KVConnector."""
@@ -122,5 +132,5 @@ class KvTransfers(KVConnector):
 
     def worker_lost(self) -> None:
         """Forget all leases, and the transfers that no plan has yet: their blocks are gone."""
-        self._receives, self._leases = [], []
+        self._receives, self._leases, self._cancelled = [], [], []
         self._kept.clear()

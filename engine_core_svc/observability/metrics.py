@@ -12,6 +12,8 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from tetrad.engine_core_svc.core.plan import FINISH_REASONS, SchedulerOutput, TransferEvents
+from tetrad.engine_core_svc.kv_cache.block_samples import BlockObservers
+from tetrad.engine_core_svc.observability.step_log import NoStepLog, StepLog
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.sessions.sessions import Sessions
 from tetrad.services.observability.histogram import Histogram
@@ -20,18 +22,32 @@ from tetrad.services.observability.metrics import REQUESTS_OF_A_STEP, SECONDS_OF
 _LOSSES = ("UNAVAILABLE", "STEP_TIMEOUT", "STEP_FAILED", "EXPERTS_LOST", "WORKER_FAULT")
 """The most frequent reasons for the loss of a worker; see executor.py."""
 
-_SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
+_SLEEP_STATES = ("awake", "weights_offloaded", "discard_all", "kv_cache_released")
 """vLLM's names of the sleep levels."""
+
+_SECONDS_OF_A_BLOCK = (
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5),
+    *(10, 20, 30, 60, 120, 300, 600, 1200, 1800),
+)
+"""Upper limits of the buckets for the lives of KV blocks, as in vLLM."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_UPDATE_RESULTS = ("done", "failed")
+_NO_VERSION = "default"
+"""What /weight_info says before the first update."""
 _TRANSFER_RESULTS = ("received", "failed", "sent", "expired")
 
 
 class EngineMetrics:
-    """The metrics of one engine core, in their own registry."""
+    """The metrics of one engine core, in their own registry.
 
-    def __init__(self) -> None:
+    Args:
+        step_log: takes note of each step.
+    """
+
+    def __init__(self, step_log: StepLog | None = None) -> None:
+        self._step_log: StepLog = NoStepLog() if step_log is None else step_log
         self.registry = CollectorRegistry()
         seconds = SECONDS_OF_A_STEP
         self.schedule_seconds = self._histogram("schedule_seconds", "Planning a step.", seconds)
@@ -50,6 +66,9 @@ class EngineMetrics:
         self.losses = self._counter("worker_losses", "Times that the worker was lost, by reason.", "reason")
         for loss in _LOSSES:
             self.losses.labels(loss)
+        self._weight_updates = self._counter("weight_updates", "Ended updates of the weights, by result.", "result")
+        for result in _UPDATE_RESULTS:
+            self._weight_updates.labels(result)
         self._transfers = self._counter("kv_transfers", "Ended moves of KV blocks between engine cores, by result.", "result")
         for result in _TRANSFER_RESULTS:
             self._transfers.labels(result)
@@ -59,12 +78,31 @@ class EngineMetrics:
             registry=self.registry,
         )
         self._transfer_seconds = self._histogram("kv_transfer_seconds", "Reading the KV blocks of a prompt.", seconds)
+        lives = _SECONDS_OF_A_BLOCK
+        self._block_lifetime = self._histogram(
+            "kv_block_lifetime_seconds",
+            "From a KV block's allocation to its next one, of some blocks (kv_cache_metrics).",
+            lives,
+        )
+        self._block_idle = self._histogram(
+            "kv_block_idle_before_evict_seconds",
+            "From a KV block's last use to its next allocation, of some blocks (kv_cache_metrics).",
+            lives,
+        )
+        self._block_gap = self._histogram(
+            "kv_block_reuse_gap_seconds", "Between two uses of a cached KV block, of some blocks (kv_cache_metrics).", lives
+        )
         self._sent: dict[int, float] = {}
         self._answered = 0.0
 
     def watch(self, engine: "Watched") -> None:
         """Export the state of an engine's scheduler and sessions from now on."""
         self.registry.register(_Pulled(engine))
+
+    @property
+    def block_observers(self) -> BlockObservers:
+        """What takes the lives of KV blocks."""
+        return BlockObservers(self._block_lifetime.observe, self._block_idle.observe, self._block_gap.observe)
 
     def timed(self, histogram: Histogram, call: Callable[P, T]) -> Callable[P, T]:
         """Return a function that calls `call` and observes its duration in seconds."""
@@ -82,19 +120,26 @@ class EngineMetrics:
         self._sent[plan.step_id] = time.perf_counter()
         self._step_tokens.observe(plan.total_num_scheduled_tokens)
         self._step_requests.observe(plan.num_requests)
+        self._step_log.note_plan(plan)
 
     def note_result(self, step_id: int) -> None:
         """Record that a plan's result has arrived now."""
         now, sent = time.perf_counter(), self._sent.pop(step_id, None)
         if sent is not None:
             self._round_trip.observe(now - sent)
-            self._step.observe(now - max(sent, self._answered))
+            self._step.observe(seconds := now - max(sent, self._answered))
+            self._step_log.note_result(step_id, seconds)
         self._answered = now
 
     def note_loss(self, reason: str) -> None:
         """Count a lost worker, and forget the plans that it will not answer."""
         self.losses.labels(reason).inc()
         self._sent.clear()
+        self._step_log.forget_steps()
+
+    def note_weight_update(self, *, is_done: bool) -> None:
+        """Count an update of the weights that has ended; one that failed has left the weights as they were."""
+        self._weight_updates.labels(_UPDATE_RESULTS[not is_done]).inc()
 
     def note_transfers(self, events: TransferEvents) -> None:
         """Count transfers of KV blocks that have ended."""
@@ -195,6 +240,11 @@ class _Pulled:
         for number, name in enumerate(_SLEEP_STATES):
             sleep.add_metric([name], float(number == level))
         yield sleep
+        weights = GaugeMetricFamily(
+            "tetrad:engine_weights_info", "1 for the version of the weights.", labels=["weight_version"]
+        )
+        weights.add_metric([sessions.weight_version or _NO_VERSION], 1.0)
+        yield weights
         yield _counter("output_messages", "Messages to frontends.", sessions.num_output_messages)
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tetrad.engine_core_svc.core.draft_metrics import MakeMetrics, no_metrics
 from tetrad.engine_core_svc.core.plan import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
 from tetrad.engine_core_svc.core.request import Request, RequestStatus
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
@@ -135,6 +136,7 @@ class Drafting:
         requests: all unfinished requests, by key.
         kv_cache: allocates the blocks.
         clock: returns monotonic seconds.
+        make_metrics: makes the counts of each new request.
 
     Attributes:
         awaits_result: whether the next plan must wait for the results of earlier plans.
@@ -147,7 +149,9 @@ class Drafting:
         requests: Mapping[int, Request],
         kv_cache: KVCacheManager,
         clock: Callable[[], float] = time.monotonic,
+        make_metrics: MakeMetrics = no_metrics,
     ) -> None:
+        self._make_metrics = make_metrics
         self._drafts, self._requests, self._kv_cache, self._clock = drafts, requests, kv_cache, clock
         self._is_on = drafts.max_tokens > 0
         self._drafted: deque[int] = deque()  # keys of requests that may get drafts; ended ones are removed from the front
@@ -175,6 +179,7 @@ class Drafting:
 
     def add_request(self, request: Request) -> None:
         """Note a new request."""
+        request.draft_metrics = self._make_metrics()
         if self._drafts.admits(request):
             self._drafted.append(request.key)
             if len(self._drafted) > 2 * len(self._requests):  # ended ones pile up behind one that lasts
@@ -277,3 +282,5 @@ class Drafting:
         if request.status is RequestStatus.RUNNING:  # else it was preempted, and is recomputed from the start
             request.num_computed_tokens -= num_drafts - num_accepted
         self.stats.count(num_drafts, num_accepted)
+        if request.draft_metrics is not None:
+            request.draft_metrics.count(num_drafts, num_accepted)

@@ -30,6 +30,7 @@ class RemoteLoads:
         self._loads: dict[int, BlockLoad] = {}
         self._waiting: dict[int, list[Request]] = {}  # by key of a load's request, which is the first of them
         self._reads: dict[RemoteBlocks, int] = {}  # source -> key of the load's request
+        self._given_up: set[int] = set()  # keys of loads for which no request waits
         self._outdated: set[int] = set()  # keys of loads whose blocks must not become part of the prefix cache
 
     def __iter__(self) -> Iterator[BlockLoad]:
@@ -57,6 +58,14 @@ class RemoteLoads:
         self._states.await_remote_kvs(request)
         return True
 
+    def give_up_unwanted(self) -> None:
+        """Give transfers up for which no request waits any more. Their blocks stay theirs until they have ended."""
+        for key, requests in self._waiting.items():
+            if key not in self._given_up and all(each.status is not RequestStatus.WAITING_FOR_REMOTE_KVS for each in requests):
+                self._given_up.add(key)
+                self._forget_source(key)
+                self._kv_cache.connector.give_up(self._loads[key])
+
     def apply(self, events: TransferEvents) -> None:
         """End transfers; their requests return to the queue. A request whose transfer has failed computes its prompt itself.
 
@@ -68,9 +77,10 @@ class RemoteLoads:
             if load is None:
                 continue  # a transfer of a lost worker
             is_received = key not in failed and key not in self._outdated
-            self._outdated.discard(key)
+            for keys in (self._outdated, self._given_up):
+                keys.discard(key)
             self._kv_cache.end_load(load, is_received=is_received)
-            self._reads = {source: reader for source, reader in self._reads.items() if reader != key}
+            self._forget_source(key)
             for request in self._waiting.pop(key):
                 request.forget_source()
                 request.may_load = request.may_load and is_received
@@ -94,6 +104,11 @@ class RemoteLoads:
         self._waiting.clear()
         self._reads.clear()
         self._outdated.clear()
+        self._given_up.clear()
+
+    def _forget_source(self, key: int) -> None:
+        """Let requests with the source of a load begin a load of their own."""
+        self._reads = {source: reader for source, reader in self._reads.items() if reader != key}
 
     def _ready(self, request: Request) -> None:
         if request.status is RequestStatus.WAITING_FOR_REMOTE_KVS:  # else it has ended meanwhile

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
+from tetrad.engine_core_svc.core.draft_metrics import MakeMetrics, no_metrics
 from tetrad.engine_core_svc.core.media import NO_INPUTS, EncoderEvents, EncoderInput
 from tetrad.engine_core_svc.core.plan import (
     FINISH_REASONS,
@@ -64,6 +65,7 @@ class Scheduler:
         stages: divides requests among the stages of a pipeline. None: a single stage.
         media: decides which media the worker encodes. None: requests have no media.
         clock: returns monotonic seconds; the time between results determines whether drafts pay.
+        make_draft_metrics: makes the counts of the drafts of each new request.
 
     Attributes:
         shares_params: whether a plan contains parameters that several new requests share only once; the worker must support it.
@@ -81,6 +83,7 @@ class Scheduler:
         stages: StageFillings | None = None,
         media: Media | NoMedia | None = None,
         clock: Callable[[], float] = time.monotonic,
+        make_draft_metrics: MakeMetrics = no_metrics,
     ) -> None:
         self.limits = limits
         self.kv_cache = kv_cache
@@ -100,7 +103,8 @@ class Scheduler:
         self.admitting = True
         self.shares_params = True
         self.loads = RemoteLoads(self.states, kv_cache)
-        self.drafting = Drafting(NoDrafts() if drafts is None else drafts, self.requests, kv_cache, clock=clock)
+        proposer = NoDrafts() if drafts is None else drafts
+        self.drafting = Drafting(proposer, self.requests, kv_cache, clock, make_draft_metrics)
         self._results = Results(self.states, kv_cache, self.grammars, self.drafting)
         # Numbers of requests that sample a token in the last plans, one plan per stage; they decode from then on.
         self._num_sampling: deque[int] = deque()
@@ -151,6 +155,7 @@ class Scheduler:
             return None
         plan = SchedulerOutput(step_id=self.step_counter)
         self.media.begin_plan()
+        self.loads.give_up_unwanted()
         num_preempted = self.states.num_preemptions
         make_room = self._serves_by_priority and self.admitting and self._urgent_arrivals.make_room()
         num_kept = self._seats.make_room() if self.admitting else 0

@@ -12,6 +12,9 @@ from tetrad.engine_core_svc.structured_output.property_names import ANNOTATIONS,
 _MAX_ARRAYS = 400
 """Number of arrays that are listed: those of five values in any order are 326, and compile in a third of a second."""
 
+_MAX_CHARS = 1000
+"""Number of characters of all listed values; each is part of most arrays."""
+
 _RULES = frozenset({"type", "items", "uniqueItems", "minItems", "maxItems"})
 _PLACES = frozenset({"$schema", "$defs", "definitions"})
 _LISTED_TYPES: dict[str, list[Any]] = {"boolean": [False, True], "null": [None]}
@@ -32,7 +35,7 @@ def with_listed_arrays(schema: dict[str, Any], root: dict[str, Any]) -> dict[str
     if most <= 1:
         return {key: value for key, value in schema.items() if key != "uniqueItems"}
     values = _values_of(resolved(schema.get("items"), root))
-    if not values or schema.keys() - _RULES - ANNOTATIONS - _PLACES:
+    if not values or sum(len(str(value)) for value in values) > _MAX_CHARS or schema.keys() - _RULES - ANNOTATIONS - _PLACES:
         return schema
     sizes = range(max(least, 0), int(min(most, len(values))) + 1)
     if not 0 < sum(math.perm(len(values), size) for size in sizes) <= _MAX_ARRAYS:

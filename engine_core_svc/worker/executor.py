@@ -77,7 +77,7 @@ class Executor:
         self._writer: asyncio.Task[None]
         self.lost: Loss | None = None
         self.instance_id = ""
-        self.shares_params = self.verifies_drafts = False
+        self.shares_params = self.verifies_drafts = self._cancels_transfers = False
 
     async def start(self) -> None:
         """Open the stream and exchange hello and ready.
@@ -115,6 +115,7 @@ class Executor:
             first.ready.supports_shared_sampling_params or types_pb2.CAPABILITY_SHARED_SAMPLING_PARAMS in announced
         )
         self.verifies_drafts = types_pb2.CAPABILITY_DRAFT_TOKENS in announced
+        self._cancels_transfers = types_pb2.CAPABILITY_KV_TRANSFER_CANCEL in announced
         if self._moves_blocks and types_pb2.CAPABILITY_KV_TRANSFER not in announced:
             call.cancel()
             raise FailedPrecondition(
@@ -140,7 +141,8 @@ class Executor:
         if not self._unanswered:
             self._watchdog.watch()
         self._unanswered.add(plan)
-        self._outbound.put_nowait(encode_plan(plan, shares_params=self.shares_params))
+        message = encode_plan(plan, shares_params=self.shares_params, cancels_transfers=self._cancels_transfers)
+        self._outbound.put_nowait(message)
 
     def take_results(self) -> list[ModelRunnerOutput]:
         """Return the results that have arrived since the last call."""

@@ -239,8 +239,8 @@ class WorkerGroup(Protocol):
     async def name_weights(self, version: str) -> None:
         """Give the present weights another name."""
 
-    async def start_profile(self, prefix: str) -> None:
-        """Start a profile of every rank."""
+    async def start_profile(self, prefix: str, delay: int = 0, most: int = 0) -> None:
+        """Start a profile of every rank. The first one waits for `delay` steps, and records `most`; 0: all until the end."""
 
     async def stop_profile(self) -> list[str]:
         """Return the path of each rank's trace, on the rank's own machine, without ranks that were replaced meanwhile.

@@ -29,6 +29,7 @@ from tetrad.engine_core_svc.worker.pause_link import PauseLink
 from tetrad.engine_core_svc.worker.rank_link import Info, RankLink, error_of, unavailable_if_replaced
 from tetrad.engine_core_svc.worker.speculative_wire import encode_speculative
 from tetrad.engine_core_svc.worker.together import together
+from tetrad.engine_core_svc.worker.weights_file import NotKept, WeightsFile
 from tetrad.engine_core_svc.worker.weights_link import WeightsLink
 from tetrad.services.errors import FailedPrecondition, ModelError, TetradError, Unavailable
 from tetrad.services.log import get_logger
@@ -58,7 +59,10 @@ class WorkerLink:
         self._ranks = [RankLink(settings, rank, target, carrier) for rank, target in enumerate(settings.worker_targets)]
         self._leader = self._ranks[0]
         self._pauses = PauseLink(self._leader.stub)
-        self._weights = WeightsLink(self._ranks, self._load_request)
+        file = settings.weights_file
+        self._weights = WeightsLink(
+            self._ranks, self._load_request, NotKept() if file is None else WeightsFile(file, settings.model)
+        )
         self._first_meeting = FirstMeeting(len(self._ranks), settings.recovery_timeout_s)
         self._layout: KVCacheLayout | None = None
         self._groups: Sequence[Sequence[worker_pb2.KvCacheGroup]] = ()  # groups of that layout, by rank, as first reported
@@ -161,9 +165,12 @@ class WorkerLink:
         answers = await self._call_all("WakeUp", worker_pb2.WorkerLifecycleServiceWakeUpRequest(tags=tags))
         return any(answer.sleeping for answer in answers)
 
-    async def start_profile(self, prefix: str) -> None:
-        """Start a profile of every rank."""
-        await self._call_all("StartProfile", worker_pb2.WorkerLifecycleServiceStartProfileRequest(prefix=prefix))
+    async def start_profile(self, prefix: str, delay: int = 0, most: int = 0) -> None:
+        """Start a profile of every rank. The first one, which alone gets plans, waits for `delay` steps and records `most`."""
+        request = worker_pb2.WorkerLifecycleServiceStartProfileRequest
+        windowed = request(prefix=prefix, delay_iterations=delay, max_iterations=most)
+        others = (rank.call("StartProfile", request(prefix=prefix)) for rank in self._ranks[1:])
+        await together(self._ranks[0].call("StartProfile", windowed), *others)
 
     async def stop_profile(self) -> list[str]:
         """Return the paths of the ranks' traces; a rank that was replaced meanwhile has none."""

@@ -1,8 +1,8 @@
 """Weights link: the weights that the ranks of a group have, and their replacement: on every rank, or on none.
 
 Called by the worker link, which loads the model with them after each loss of a worker. The leader stores the last finished
-update, so the next engine core goes on with it; if both end together, the model's own weights are loaded again. Knows nothing
-of requests.
+update, so the next engine core goes on with it; if both end together, the update of `kept` is loaded, or without one the
+model's own weights. Knows nothing of requests.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ import grpc
 from tetrad.engine_core_svc.worker.group import NewWeights, Weights
 from tetrad.engine_core_svc.worker.rank_link import Info, RankLink, error_of
 from tetrad.engine_core_svc.worker.together import together
+from tetrad.engine_core_svc.worker.weights_file import KeptUpdate
 from tetrad.services.errors import TetradError, Unavailable
 from tetrad.services.log import get_logger
 from tetrad.v1 import types_pb2, worker_pb2
@@ -28,13 +29,19 @@ class WeightsLink:
     Args:
         ranks: the ranks, leader first.
         load_request: returns the request that loads the model with its own weights.
+        kept: the last finished update, if the leader has none.
 
     Attributes:
         present: the weights after the last finished update.
     """
 
-    def __init__(self, ranks: Sequence[RankLink], load_request: Callable[[], worker_pb2.LoadModelRequest]) -> None:
-        self._ranks, self._load_request = ranks, load_request
+    def __init__(
+        self,
+        ranks: Sequence[RankLink],
+        load_request: Callable[[], worker_pb2.LoadModelRequest],
+        kept: KeptUpdate,
+    ) -> None:
+        self._ranks, self._load_request, self._kept = ranks, load_request, kept
         self._update = NewWeights("", "", ("",) * len(ranks))  # the update that `present` is from
         self._has_met = False
         self.present = Weights()
@@ -55,10 +62,13 @@ class WeightsLink:
         sources = [info.model.weights for info in infos]
         leader = sources[0]
         digests = tuple(each.files_digest if each.update_id == leader.update_id else "" for each in sources)
-        self._update = NewWeights(leader.path, leader.update_id, digests)
-        self.present = Weights(leader.path, leader.version)
+        found = (NewWeights(leader.path, leader.update_id, digests), leader.version)
+        if not leader.path and not leader.version:
+            found = self._kept.load(len(self._ranks)) or found
+        self._update, version = found
+        self.present = Weights(self._update.path, version)
         if self.present != Weights():
-            log.info("weights.adopted", path=leader.path, version=leader.version)
+            log.info("weights.adopted", path=self.present.path, version=version)
 
     async def load(self) -> worker_pb2.ModelInfo:
         """Load the model with the present weights on every rank; return the leader's description of it.
@@ -100,6 +110,7 @@ class WeightsLink:
     async def name(self, version: str) -> None:
         """Name the present weights. A lost rank gets the name when it loads the model."""
         self.present = Weights(self.present.path, version)
+        self._kept.save(self._update, version)
         request = worker_pb2.WorkerLifecycleServiceFinishWeightUpdateRequest(weight_version=version)
         # Members first: the leader's is the update that the next engine core adopts.
         for rank in reversed(self._ranks):

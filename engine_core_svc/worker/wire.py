@@ -30,12 +30,15 @@ _ONE = pack_u32([1])
 """The column of the token counts of one request with one token."""
 
 
-def encode_plan(plan: SchedulerOutput, *, shares_params: bool = True) -> worker_pb2.ExecuteRequest:
+def encode_plan(
+    plan: SchedulerOutput, *, shares_params: bool = True, cancels_transfers: bool = True
+) -> worker_pb2.ExecuteRequest:
     """Return a plan as a message.
 
     Args:
         plan: the plan.
         shares_params: whether the worker reads parameters that several requests share, and separate seeds.
+        cancels_transfers: whether the worker can give transfers up.
     """
     columns = plan.cached_requests
     shared = _shared_params(plan.new_requests) if shares_params and plan.new_requests else {}
@@ -62,7 +65,7 @@ def encode_plan(plan: SchedulerOutput, *, shares_params: bool = True) -> worker_
         step.grammar_bitmask.num_words = masks.num_words
     _add_drafts(step, plan.draft_tokens)
     if plan.transfers:
-        step.kv_transfers.CopyFrom(encode_orders(plan.transfers))
+        step.kv_transfers.CopyFrom(encode_orders(plan.transfers, with_cancelled=cancels_transfers))
     _add_copies(step.swap_out, plan.swaps.out)
     _add_copies(step.swap_in, plan.swaps.back)
     return worker_pb2.ExecuteRequest(step=step)

@@ -17,6 +17,7 @@ from tetrad.frontend.engine.weights_client import WeightsClient
 from tetrad.frontend.engine.wire import decode_lora, encode_lora
 from tetrad.frontend.net.discovery import Endpoint
 from tetrad.frontend.request.outputs import LoRARequest
+from tetrad.frontend.request.sampling_values import check_integer
 from tetrad.services.errors import DeadlineExceeded, FailedPrecondition, InvalidRequest, NotFound, Unavailable
 from tetrad.services.observability.profiling import stop_all
 from tetrad.services.rpc.carrier import GRPC, Carrier
@@ -33,6 +34,8 @@ _MODES: dict[PauseMode, engine_core_pb2.PauseMode] = {
     "keep": engine_core_pb2.PAUSE_MODE_KEEP,
 }
 _LEVELS = (0, 1, 2)
+_KV_CACHE_ALONE = 3
+"""Level at which the weights stay on the device."""
 _TIMEOUT_S = 10.0
 _PROFILE_TIMEOUT_S = 300.0
 """Seconds to wait for an answer: a worker writes its file first, which takes minutes for a long recording."""
@@ -159,6 +162,14 @@ class EngineAdminClient:
         request = engine_core_pb2.EngineCoreAdminServiceSleepRequest(level=level, mode=mode_of(mode))
         await self._ask_all("Sleep", request, timeout_s=_SLEEP_TIMEOUT_S)
 
+    async def release_kv_cache_memory(self) -> None:
+        """Let the workers release the memory of their KV caches alone; requests wait, or are refused, as during `sleep`.
+
+        `wake_up` undoes it. Raises AlreadyExists if an engine sleeps.
+        """
+        request = engine_core_pb2.EngineCoreAdminServiceSleepRequest(level=_KV_CACHE_ALONE, mode=mode_of("keep"))
+        await self._ask_all("Sleep", request, timeout_s=_SLEEP_TIMEOUT_S)
+
     async def wake_up(self, tags: Sequence[str] = ()) -> None:
         """Undo `sleep`.
 
@@ -196,13 +207,23 @@ class EngineAdminClient:
         request = engine_core_pb2.SubscribeKvEventsRequest(start_sequence_number=start_sequence_number)
         return [_mapped(stub, request) for stub in self._reachable()]
 
-    async def start_profile(self, prefix: str = "") -> None:
+    async def start_profile(self, prefix: str = "", delay: int = 0, most: int = 0) -> None:
         """Start profiles of all engine cores and their workers; if one start fails, stop the profiles started by this call.
 
         Args:
             prefix: prefix of the files' names.
+            delay: number of steps that a worker runs before it records.
+            most: number of steps that it records; 0: all until `stop_profile`.
+
+        Raises InvalidRequest for a number that is negative or does not fit 32 bits.
         """
-        request = engine_core_pb2.EngineCoreAdminServiceStartProfileRequest(prefix=prefix)
+        for name, value in (("delay_iterations", delay), ("max_iterations", most)):
+            check_integer(name, value)
+            if not 0 <= value < 1 << 32:
+                raise InvalidRequest(f"{name} must be in [0, 4294967295], got {value}.", field=name)
+        request = engine_core_pb2.EngineCoreAdminServiceStartProfileRequest(
+            prefix=prefix, delay_iterations=delay, max_iterations=most
+        )
         stubs = self._reachable()
         answers = await asyncio.gather(*(self._ask(stub.StartProfile, request) for stub in stubs), return_exceptions=True)
         failures = [answer for answer in answers if isinstance(answer, BaseException)]

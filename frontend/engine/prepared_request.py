@@ -5,6 +5,7 @@ Made by the input processor, encoded by wire.py.
 
 from dataclasses import dataclass, field
 
+from tetrad.frontend.media.speech import SpeechRules
 from tetrad.frontend.parsing.formats import MarkIds
 from tetrad.frontend.request.kv_transfer import KvTransfer
 from tetrad.frontend.request.prompt_embeds import PromptEmbeds
@@ -27,6 +28,7 @@ class PreparedRequest:
         predicted_ids: token ids that the caller expects as the output.
         embeds: the embeddings of the prompt; None: there are none.
         kv_transfer: what the engine core does with the prompt's KV blocks for another one; None: nothing.
+        speech_rules: what a model of speech may write; None: anything.
     """
 
     state: RequestState
@@ -40,3 +42,4 @@ class PreparedRequest:
     predicted_ids: list[int] = field(default_factory=list)
     embeds: PromptEmbeds | None = None
     kv_transfer: KvTransfer | None = None
+    speech_rules: SpeechRules | None = None

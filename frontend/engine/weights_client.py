@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from tetrad.frontend.request.weight_versions import UNNAMED
@@ -103,7 +104,7 @@ class WeightsClient:
     async def start(self) -> None:
         """Begin an update; drop one that was begun and not finished."""
         self._checked = pb.UpdateWeightsRequest()
-        await self._all(lambda stub: self._ask(stub.StartWeightUpdate, pb.StartWeightUpdateRequest()))
+        await self._all(lambda stub: self._until_there(lambda: self._start_one(stub)))
 
     async def check(self, update_info: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Let every worker check the new weights, {"path": ...}, which `finish` applies."""
@@ -118,7 +119,7 @@ class WeightsClient:
         request = pb.FinishWeightUpdateRequest(weight_version=checked_version(version or ""), mode=mode)
         checked, self._checked = self._checked, pb.UpdateWeightsRequest()
         stubs = self._stubs()
-        before = await asyncio.gather(*map(self._info, stubs))
+        before = await asyncio.gather(*(self._until_there(partial(self._info, stub)) for stub in stubs))
         calls = (self._finish(stub, request, checked) for stub in stubs)
         answers = await asyncio.gather(*calls, return_exceptions=True)
         failures = [answer for answer in answers if isinstance(answer, BaseException)]
@@ -135,7 +136,7 @@ class WeightsClient:
     async def name(self, version: str) -> None:
         """Give the present weights another name."""
         request = pb.UpdateWeightVersionRequest(weight_version=checked_version(version))
-        await self._all(lambda stub: self._ask(stub.UpdateWeightVersion, request))
+        await self._all(lambda stub: self._until_there(lambda: self._ask(stub.UpdateWeightVersion, request)))
 
     async def _finish(
         self, stub: Stub, request: pb.FinishWeightUpdateRequest, checked: pb.UpdateWeightsRequest
@@ -150,6 +151,10 @@ class WeightsClient:
             return await finish()
 
         return await self._patiently(finish, whole_update)
+
+    async def _until_there(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Return the answer to a call that may be repeated; await the return of an engine core that is lost."""
+        return await self._patiently(call, call)
 
     async def _patiently(self, call: Callable[[], Awaitable[T]], again: Callable[[], Awaitable[T]]) -> T:
         """Return the answer to a call; if an engine core or a worker is lost meanwhile, await its return and call `again`."""
@@ -170,8 +175,11 @@ class WeightsClient:
 
         await self._patiently(check, lambda: self._check_one(stub, request))
 
-    async def _check_one(self, stub: Stub, request: pb.UpdateWeightsRequest) -> None:
+    async def _start_one(self, stub: Stub) -> None:
         await self._ask(stub.StartWeightUpdate, pb.StartWeightUpdateRequest())
+
+    async def _check_one(self, stub: Stub, request: pb.UpdateWeightsRequest) -> None:
+        await self._start_one(stub)
         await self._ask(stub.UpdateWeights, request, timeout_s=_CHECK_TIMEOUT_S)
 
     async def _undo(self, stub: Stub, before: pb.EngineInfo) -> None:

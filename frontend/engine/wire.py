@@ -13,12 +13,14 @@ from tetrad.frontend.engine.facts_wire import decode_scheduler
 from tetrad.frontend.engine.kv_transfer_wire import decode_kv_transfer, encode_kv_transfer
 from tetrad.frontend.engine.prepared_request import PreparedRequest
 from tetrad.frontend.media.features import MediaFeature
+from tetrad.frontend.media.speech import SpeechRules
 from tetrad.frontend.request.outputs import FinishReasonName, LoRARequest
 from tetrad.frontend.request.pooling import PooledTensor, PoolingParams
 from tetrad.frontend.request.prompt_embeds import PromptEmbeds
 from tetrad.frontend.request.prompt_scores import NO_ID, PromptScores, ScoreIds, rows_of, width_of
 from tetrad.frontend.request.sampling_params import RepetitionDetection, SamplingParams
 from tetrad.frontend.request.sequence import Sequence
+from tetrad.frontend.request.spec_decode_metrics import RequestSpecDecodeMetrics
 from tetrad.frontend.request.steps import LogprobRows, OddOutput, RichUpdate, Step
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 from tetrad.services.errors import InvalidRequest
@@ -113,15 +115,9 @@ def add_feature(request: engine_core_pb2.EngineCoreRequest, feature: MediaFeatur
 def without_tensors(feature: MediaFeature) -> MediaFeature:
     """Return a feature for an engine core that has the tensors of its item already."""
     whole = cast(types_pb2.MultiModalFeature, feature.message)
-    # Built anew: a copy of the message would copy its tensors first.
+    # Built anew, of all other fields: a copy of the message would copy its tensors first.
     message = types_pb2.MultiModalFeature(
-        modality=whole.modality,
-        identifier=whole.identifier,
-        hash=whole.hash,
-        length=whole.length,
-        is_embed=whole.is_embed,
-        num_embeds=whole.num_embeds,
-        grid=whole.grid,
+        **{field.name: value for field, value in whole.ListFields() if field.name != "tensors"}
     )
     return replace(feature, num_bytes=message.ByteSize(), message=message)
 
@@ -155,6 +151,8 @@ def encode_sampling(sequence: Sequence, prepared: PreparedRequest) -> types_pb2.
         message.thinking_token_budget = params.thinking_token_budget or 0
         message.thinking_start_token_ids.extend(thinking.start)
         message.thinking_end_token_ids.extend(thinking.end)
+    if prepared.speech_rules is not None:
+        message.speech_rules.CopyFrom(_encode_speech_rules(prepared.speech_rules))
     _set_chosen_numbers(message, params, sequence.max_tokens)
     if params.repetition_detection is not None:
         message.repetition_detection.CopyFrom(_encode_repetition(params.repetition_detection))
@@ -163,6 +161,16 @@ def encode_sampling(sequence: Sequence, prepared: PreparedRequest) -> types_pb2.
     if params.extra_args:
         json_format.ParseDict(params.extra_args, message.extra_args)
     return message
+
+
+def _encode_speech_rules(rules: SpeechRules) -> types_pb2.SpeechRules:
+    return types_pb2.SpeechRules(
+        suppressed_token_ids=pack_u32(rules.suppressed_ids),
+        suppressed_first_token_ids=pack_u32(rules.suppressed_first_ids),
+        first_timestamp_id=rules.first_timestamp_id,
+        max_initial_timestamp=rules.max_initial_timestamp,
+        written_before=rules.written_before,
+    )
 
 
 def _encode_score_ids(ids: ScoreIds, start: int) -> types_pb2.PromptScoreIds:
@@ -252,6 +260,8 @@ def _decode_rich(output: engine_core_pb2.EngineCoreOutput, told_at: float) -> Ri
         rich.logprobs = _decode_logprob_rows(output.new_logprobs)
     if output.HasField("new_prompt_logprobs"):
         rich.prompt_logprobs = _decode_logprob_rows(output.new_prompt_logprobs)
+    if output.HasField("spec_decode_metrics"):
+        rich.spec_decode_metrics = _decode_draft_metrics(output.spec_decode_metrics)
     if output.HasField("prompt_scores"):
         rich.prompt_scores = decode_scores(output.prompt_scores)
     if output.HasField("pooling_output"):
@@ -270,6 +280,12 @@ def _decode_rich(output: engine_core_pb2.EngineCoreOutput, told_at: float) -> Ri
         if queued is not None and scheduled is not None:
             rich.queued_time_s, rich.prefill_time_s = scheduled - queued, told_at - scheduled
     return rich
+
+
+def _decode_draft_metrics(message: engine_core_pb2.SpecDecodeMetrics) -> RequestSpecDecodeMetrics:
+    histogram = list(message.histogram) or [0]
+    steps = list(message.per_step_accepted), list(message.per_step_drafted)
+    return RequestSpecDecodeMetrics(len(histogram) - 1, histogram, message.num_draft_tokens, *steps)
 
 
 def decode_scores(message: types_pb2.PromptScores) -> PromptScores:

@@ -108,6 +108,7 @@ class InputProcessor:
             predicted_ids=predicted_ids,
             embeds=embeds,
             kv_transfer=request.kv_transfer,
+            speech_rules=request.speech_rules,
         )
 
     async def render(self, request: NewRequest) -> RenderedPrompt:

@@ -62,16 +62,19 @@ class MediaLimits:
         """Return whether the engine core takes preprocessed items of a modality."""
         return any(facts.modality == modality for facts in self._engines.info.modalities)
 
-    def check(self, items: Sequence[Placed], *, kwargs: Mapping[str, object]) -> None:
+    def check(
+        self, items: Sequence[Placed], *, kwargs: Mapping[str, object], io_kwargs: Mapping[str, object] | None = None
+    ) -> None:
         """Raise InvalidRequest for items that the model does not take, or more than its limit or the operator's.
 
         Args:
             items: the media of one prompt.
             kwargs: settings of the media processor, which need a model that has one.
+            io_kwargs: how files are read; they need such a model, too.
         """
         taken = self.modalities
-        if (items or kwargs) and not taken:
-            field = items[0].where if items else "mm_processor_kwargs"
+        if (items or kwargs or io_kwargs) and not taken:
+            field = items[0].where if items else "mm_processor_kwargs" if kwargs else "media_io_kwargs"
             raise InvalidRequest(f"{self._model} is not a multimodal model", field=field)
         for modality in dict.fromkeys(item.modality for item in items):
             self._check_count(modality, [item for item in items if item.modality == modality], taken)

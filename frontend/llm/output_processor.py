@@ -221,6 +221,8 @@ class OutputProcessor:
             update.active.sequence.num_cached_tokens = rich.num_cached_tokens or 0
         if rich.logprobs is not None:
             update.active.sequence.add_logprobs(self._positions(update, rich.logprobs, update.texts())[:num_tokens])
+        if rich.spec_decode_metrics is not None:
+            update.active.sequence.spec_decode_metrics = rich.spec_decode_metrics
         if rich.prompt_scores is not None:
             request.set_prompt_scores(rich.prompt_scores)
         if rich.prompt_logprobs is not None:

@@ -22,11 +22,14 @@ class Profiling:
         self._own = own
         self._engines = engines
 
-    async def start(self, prefix: str = "") -> None:
-        """Start to record; raise AlreadyExists during a recording, FailedPrecondition without the admin ports."""
+    async def start(self, prefix: str = "", delay: int = 0, most: int = 0) -> None:
+        """Start to record, the workers after `delay` steps and for `most` steps; 0: until the end.
+
+        Raises AlreadyExists during a recording, FailedPrecondition without the admin ports.
+        """
         self._own.start(prefix)
         try:
-            await asyncio.gather(*(engines.start_profile(prefix) for engines in self._engines()))
+            await asyncio.gather(*(engines.start_profile(prefix, delay, most) for engines in self._engines()))
         except BaseException:  # also if the caller has disconnected: the recording would never be stopped
             self._own.stop().unlink()
             raise

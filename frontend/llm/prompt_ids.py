@@ -54,7 +54,7 @@ class PromptReader:
             self._model.limits.check_text(text, is_truncated=most is not None)
         elif prompt.token_ids is not None:
             self._model.limits.check_prompt(prompt.token_ids)
-        self._model.media.check(prompt.media, kwargs=prompt.mm_processor_kwargs)
+        self._model.media.check(prompt.media, kwargs=prompt.mm_processor_kwargs, io_kwargs=prompt.media_io_kwargs)
         if prompt.media:
             return await self._read_with_media(prompt, most, keep_end, add_special_tokens)
         [ids] = await self._tokenizer.encode([text], add_special_tokens=add_special_tokens, max_tokens=most, keep_end=keep_end)

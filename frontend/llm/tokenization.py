@@ -166,7 +166,8 @@ class Texts:
             given["chat_template_kwargs"] = self._model.template_variables | (given.get("chat_template_kwargs") or {})
         media: list[Media] = []
         plain = plain_messages(messages, media, self._template_of(options))
-        self._model.media.check(media, kwargs=given.get("mm_processor_kwargs") or {})
+        kwargs, io_kwargs = given.get("mm_processor_kwargs") or {}, given.get("media_io_kwargs")
+        self._model.media.check(media, kwargs=kwargs, io_kwargs=io_kwargs)
         if given["add_generation_prompt"] and given.get("continue_final_message"):
             text = "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
             raise InvalidRequest(text, field="continue_final_message")

@@ -69,6 +69,25 @@ class SpeechPiece:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeechRules:
+    """What a model may write about a recording; the worker applies it.
+
+    Attributes:
+        suppressed_ids: ids that are never written.
+        suppressed_first_ids: ids that are not written first.
+        first_timestamp_id: id of the timestamp 0; None: there are no rules for timestamps.
+        max_initial_timestamp: largest first timestamp, counted from `first_timestamp_id`.
+        written_before: a sentence that begins before this timestamp has text.
+    """
+
+    suppressed_ids: tuple[int, ...] = ()
+    suppressed_first_ids: tuple[int, ...] = ()
+    first_timestamp_id: int | None = None
+    max_initial_timestamp: int = 0
+    written_before: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class PreparedSpeech:
     """A recording as the model reads it.
 
@@ -80,6 +99,7 @@ class PreparedSpeech:
             model writes no times.
         timestamp_step_s: see `first_timestamp_id`.
         pieces: the pieces, in order; at least one.
+        rules: what the model may write; None: anything.
     """
 
     duration_s: float
@@ -88,3 +108,4 @@ class PreparedSpeech:
     first_timestamp_id: int | None
     timestamp_step_s: float
     pieces: tuple[SpeechPiece, ...]
+    rules: SpeechRules | None = None

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self, TypedDict
 
+from tetrad.frontend.media.speech import SpeechRules
 from tetrad.frontend.request.admission import Ticket
 from tetrad.frontend.request.kv_transfer import KV_TRANSFER_PARAMS, KvTransfer
 from tetrad.frontend.request.outputs import LoRARequest
@@ -37,6 +38,7 @@ class RequestOptions(TypedDict, total=False):
         ticket: the request's share of the limits, which its call has reserved; None: the request is admitted by itself.
         kv_transfer: what the engine core does with the prompt's KV blocks for another one; None: nothing. A program gives it
             as vLLM's do, in SamplingParams.extra_args["kv_transfer_params"].
+        speech_rules: what a model of speech may write; None: anything.
     """
 
     priority: int
@@ -52,6 +54,7 @@ class RequestOptions(TypedDict, total=False):
     reasoning_ended: bool | None
     ticket: Ticket | None
     kv_transfer: KvTransfer | None
+    speech_rules: SpeechRules | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +85,7 @@ class NewRequest:
     reasoning_ended: bool | None = None
     ticket: Ticket | None = None
     kv_transfer: KvTransfer | None = None
+    speech_rules: SpeechRules | None = None
 
     def with_transfer(self) -> Self:
         """Return the request with the KV transfer of its extra_args in `kv_transfer`; InvalidRequest for a wrong one."""

@@ -7,6 +7,7 @@ from tetrad.frontend.request.position_logprobs import FlatLogprobs, Positions, j
 from tetrad.frontend.request.position_logprobs import Logprob as Logprob
 from tetrad.frontend.request.position_logprobs import PositionLogprobs as PositionLogprobs
 from tetrad.frontend.request.sampling_values import check_integer, check_text, wrong
+from tetrad.frontend.request.spec_decode_metrics import RequestSpecDecodeMetrics
 from tetrad.frontend.request.weight_versions import Spans
 
 _MAX_LORA_ID = 2**32 - 1
@@ -76,6 +77,8 @@ class CompletionOutput:
         logprobs: one entry per entry of token_ids, if requested; FlatLogprobs if the request has `flat_logprobs`.
         finish_reason: None until finished.
         stop_reason: the stop string or stop token id; None for EOS.
+        spec_decode_metrics: counts of its drafts, once it is finished; None: the engine core does not measure single requests,
+            or a stop string ended the output.
         weight_versions: the weights that computed all tokens so far, also for DELTA; None: those of the start.
     """
 
@@ -88,6 +91,7 @@ class CompletionOutput:
     stop_reason: int | str | None = None
     lora_request: LoRARequest | None = None
     weight_versions: Spans | None = None
+    spec_decode_metrics: RequestSpecDecodeMetrics | None = None
 
     def finished(self) -> bool:
         """Whether this output is complete."""
@@ -163,3 +167,4 @@ def _append(older: CompletionOutput, newer: CompletionOutput) -> None:
     older.finish_reason = newer.finish_reason
     older.stop_reason = newer.stop_reason
     older.weight_versions = newer.weight_versions
+    older.spec_decode_metrics = newer.spec_decode_metrics

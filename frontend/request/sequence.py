@@ -9,6 +9,7 @@ from tetrad.frontend.request.outputs import CompletionOutput, FinishReasonName, 
 from tetrad.frontend.request.pooling import PooledTensor, PoolingParams
 from tetrad.frontend.request.position_logprobs import FlatLogprobs, Positions, actual_logprobs
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
+from tetrad.frontend.request.spec_decode_metrics import RequestSpecDecodeMetrics
 from tetrad.frontend.request.stop_strings import StopStrings
 from tetrad.frontend.request.weight_versions import Spans, with_tokens
 from tetrad.services.observability.tracing import NO_SPAN, Span
@@ -35,6 +36,7 @@ class Sequence:
         span: the trace's span from sending to the last step.
         pooled: the answer of a pooling sequence; None until it is received.
         num_cached_tokens: number of prompt tokens found in the prefix cache; set together with `pooled`.
+        spec_decode_metrics: counts of its drafts, once they are known.
         weight_versions: the weights that computed the output's tokens; empty: they have no name.
     """
 
@@ -64,6 +66,7 @@ class Sequence:
         "request_id",
         "seed",
         "span",
+        "spec_decode_metrics",
         "stop_reason",
         "text",
         "weight_versions",
@@ -109,6 +112,7 @@ class Sequence:
         self.stop_reason: int | str | None = None
         self.span: Span = NO_SPAN
         self.weight_versions: Spans = ()
+        self.spec_decode_metrics: RequestSpecDecodeMetrics | None = None
         self._stops = StopStrings(params.stops, include_in_output=params.include_stop_str_in_output)
         self._delivered_chars = 0
         self._delivered_tokens = 0
@@ -188,4 +192,5 @@ class Sequence:
             stop_reason=self.stop_reason,
             lora_request=self.lora_request,
             weight_versions=self.weight_versions or None,
+            spec_decode_metrics=self.spec_decode_metrics,
         )

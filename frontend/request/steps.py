@@ -7,6 +7,7 @@ from tetrad.frontend.request.kv_transfer import KvTransfer
 from tetrad.frontend.request.outputs import FinishReasonName
 from tetrad.frontend.request.pooling import PooledTensor
 from tetrad.frontend.request.prompt_scores import PromptScores
+from tetrad.frontend.request.spec_decode_metrics import RequestSpecDecodeMetrics
 from tetrad.services.errors import InternalError, TetradError
 
 
@@ -30,6 +31,7 @@ class RichUpdate:
     logprobs: LogprobRows | None = None
     prompt_logprobs: LogprobRows | None = None
     prompt_scores: PromptScores | None = None
+    spec_decode_metrics: RequestSpecDecodeMetrics | None = None
     num_cached_tokens: int | None = None
     # Those of the cached tokens that were read from another engine core.
     num_external_tokens: int = 0

@@ -6,6 +6,7 @@ this frontend routed. One event loop.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterable
 
 import grpc
@@ -19,6 +20,8 @@ from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
 log = get_logger()
 
 _INFO_TIMEOUT_S = 30.0
+_WRONG_AFTER_S = 10.0
+"""Seconds: the successor of an engine core answers at its admin port before its session is open."""
 _Batch = engine_core_pb2.SubscribeKvEventsResponse
 
 
@@ -39,12 +42,13 @@ class KvEventsClient:
         self._task: asyncio.Task[None] | None = None
         self._resume_at = 0  # number of the next event; 0: start with a snapshot
         self._said_wrong = False
+        self._wrong_since: float | None = None  # monotonic seconds; None: no other engine core answers
 
     def follow(self, epoch: int) -> None:
         """Subscribe to the engine core of this epoch, starting with a snapshot."""
         if self._task is not None:
             self._task.cancel()
-        self._resume_at = 0
+        self._resume_at, self._wrong_since = 0, None
         self._task = asyncio.create_task(self._run(epoch), name=f"kv events {self._target}")
 
     async def close(self) -> None:
@@ -74,8 +78,11 @@ class KvEventsClient:
         request = engine_core_pb2.EngineCoreAdminServiceGetInfoRequest()
         answer = await self._stub.GetInfo(request, wait_for_ready=True, timeout=_INFO_TIMEOUT_S)
         if answer.info.epoch == epoch:
+            self._wrong_since = None
             return True
-        if not self._said_wrong:
+        now = time.monotonic()
+        self._wrong_since = self._wrong_since or now
+        if not self._said_wrong and now - self._wrong_since >= _WRONG_AFTER_S:
             self._said_wrong = True
             text = "the admin port of another engine core; engine-admin-targets go in the order of engine-targets"
             log.warning("kv_events.wrong_engine", target=self._target, reason=text)

@@ -132,11 +132,12 @@ class PrefillFirst:
         request, last = waiting[0].request, RichUpdate() if isinstance(result, TetradError) else result
         fields = waiting[0].sequence.span.context.log_fields(request.request_id)
         self._metrics.observe_prefill(is_done=last.kv_transfer is not None)
+        if not isinstance(result, TetradError):
+            self._slow.pop(prefill.producer, None)
         if last.kv_transfer is None:
-            reason = str(result) if isinstance(result, TetradError) else f"it ended with {last.finish_reason}"
+            reason = str(result) if isinstance(result, TetradError) else _why_not_kept(last)
             log.info("request.not_prefilled", **fields, target=prefill.producer.target, reason=reason)
         else:
-            self._slow.pop(prefill.producer, None)
             request.prefilled = Prefilled(last.num_cached_tokens or 0, last.queued_time_s or 0.0, last.prefill_time_s or 0.0)
         try:
             consumer = self._consumer_of(prefill, waiting[0])
@@ -164,6 +165,12 @@ class PrefillFirst:
             active.message.ClearField("kv_transfer")
             active.num_message_bytes = size
         active.sequence.span.add_event("prefilled", {"num_remote_tokens": last.kv_transfer.remote_num_tokens})
+
+
+def _why_not_kept(last: RichUpdate) -> str:
+    if last.finish_reason == "length":
+        return "the engine core kept no blocks: those that are kept fill half of its KV cache"
+    return f"it ended with {last.finish_reason}"
 
 
 def _can_read_blocks(first: ActiveSequence) -> bool:

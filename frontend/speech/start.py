@@ -1,10 +1,10 @@
 """Start: has a recording prepared, finds its language if need be, and starts a request for each of its pieces."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.output_stream import OutputStream
-from tetrad.frontend.media.speech import LanguageDetection, PreparedSpeech, Recording, SpeechPiece, SpeechTask
+from tetrad.frontend.media.speech import LanguageDetection, PreparedSpeech, Recording, SpeechPiece, SpeechRules, SpeechTask
 from tetrad.frontend.request.admission import Ticket
 from tetrad.frontend.request.prompts import TokensPrompt
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
@@ -12,6 +12,7 @@ from tetrad.frontend.speech.transcription import Transcription
 from tetrad.services.errors import FailedPrecondition, InvalidRequest
 
 _ENGLISH = "en"
+_CUT_OFF_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +99,7 @@ class _Start:
             speech.first_timestamp_id,
             speech.timestamp_step_s,
             tuple(_with_token(piece, token_id) for piece in speech.pieces),
+            speech.rules,
         )
 
     async def _start_all(self, speech: PreparedSpeech) -> list[OutputStream]:
@@ -112,7 +114,9 @@ class _Start:
         try:
             for place, (piece, ticket) in enumerate(zip(pieces, tickets, strict=True)):
                 request_id = self.request_id if len(pieces) == 1 else f"{self.request_id}-{place}"
-                streams.append(await self._add(request_id, _prompt(piece.token_ids, piece), params, ticket))
+                streams.append(
+                    await self._add(request_id, _prompt(piece.token_ids, piece), params, ticket, _rules_of(speech, piece))
+                )
         except BaseException:
             for stream in streams:
                 stream.close()
@@ -122,7 +126,12 @@ class _Start:
         return streams
 
     async def _add(
-        self, request_id: str, prompt: TokensPrompt, params: SamplingParams, ticket: Ticket | None = None
+        self,
+        request_id: str,
+        prompt: TokensPrompt,
+        params: SamplingParams,
+        ticket: Ticket | None = None,
+        rules: SpeechRules | None = None,
     ) -> OutputStream:
         options = self.options
         return await self.llm.add_request(
@@ -133,6 +142,7 @@ class _Start:
             cache_salt=options.cache_salt,
             lora_request=self.llm.model_names.lora_of(options.model),
             ticket=ticket,
+            speech_rules=rules,
         )
 
 
@@ -140,6 +150,14 @@ def _check_params(params: SamplingParams) -> None:
     for name, wrong in (("n", params.n != 1), ("logprobs", params.logprobs), ("prompt_logprobs", params.prompt_logprobs)):
         if wrong:
             raise InvalidRequest(f"{name} is not supported for transcriptions.", field=name)
+
+
+def _rules_of(speech: PreparedSpeech, piece: SpeechPiece) -> SpeechRules | None:
+    """Return what the model may write about a piece; a sentence that begins half a second before its end may have no text."""
+    if speech.rules is None or not speech.timestamp_step_s:
+        return speech.rules
+    written_before = max(0, int((piece.duration_s - _CUT_OFF_S) / speech.timestamp_step_s))
+    return replace(speech.rules, written_before=written_before)
 
 
 def _prompt(token_ids: list[int], piece: SpeechPiece) -> TokensPrompt:

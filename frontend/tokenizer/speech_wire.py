@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from tetrad.frontend.engine.facts_wire import SPEECH_TASKS
-from tetrad.frontend.media.speech import LanguageDetection, PreparedSpeech, Recording, SpeechPiece
+from tetrad.frontend.media.speech import LanguageDetection, PreparedSpeech, Recording, SpeechPiece, SpeechRules
 from tetrad.frontend.tokenizer.media_wire import decode_features
 from tetrad.services.rpc.columns import unpack_u32
-from tetrad.v1 import tokenizer_pb2
+from tetrad.v1 import tokenizer_pb2, types_pb2
 
 _TASKS = {task: value for value, task in SPEECH_TASKS.items()}
 
@@ -38,6 +38,16 @@ def decode_speech(responses: Sequence[tokenizer_pb2.PrepareSpeechResponse]) -> P
         facts.first_timestamp_id if facts.HasField("first_timestamp_id") else None,
         facts.timestamp_step_s,
         tuple(map(_decode_piece, pieces)),
+        _decode_rules(facts.rules) if facts.HasField("rules") else None,
+    )
+
+
+def _decode_rules(message: types_pb2.SpeechRules) -> SpeechRules:
+    return SpeechRules(
+        tuple(unpack_u32(message.suppressed_token_ids)),
+        tuple(unpack_u32(message.suppressed_first_token_ids)),
+        message.first_timestamp_id if message.HasField("first_timestamp_id") else None,
+        message.max_initial_timestamp,
     )
 
 

@@ -1,4 +1,7 @@
-"""Video files: the settings of a model's video processor, which may be in three of its files. Knows no families."""
+"""Video files: the settings of a model's video processor, which may be in three of its files, and of its image processor.
+
+Knows no families.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +18,12 @@ def read_video_settings(directory: Path) -> Mapping[str, Any]:
     """Return the settings of a model's video processor; empty if no file has any. Raises ModelError for unreadable files."""
     files = {name: read_model_json(directory, name) or {} for name in (PROCESSOR_FILE, VIDEO_FILE, IMAGE_FILE)}
     return video_settings(files[PROCESSOR_FILE], files[VIDEO_FILE], files[IMAGE_FILE])
+
+
+def read_image_settings(directory: Path) -> Mapping[str, Any]:
+    """Return the settings of a model's image processor; empty if no file has any. Raises ModelError for unreadable files."""
+    inner = (read_model_json(directory, PROCESSOR_FILE) or {}).get("image_processor")
+    return inner if isinstance(inner, dict) else read_model_json(directory, IMAGE_FILE) or {}
 
 
 def video_settings(processor: Mapping[str, Any], video: Mapping[str, Any], image: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,6 +1,7 @@
 """What transformers' Whisper writes about a recording, piece by piece and token by token."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from transformers import AutoTokenizer, WhisperFeatureExtractor, WhisperForConditionalGeneration
+from transformers.generation.logits_process import WhisperTimeStampLogitsProcessor
 
 from tests.whisper_files import END, NO_TIMES, PREVIOUS, START, save_whisper
 from tetrad.tokenizer_svc.speech.cutting import cut
@@ -22,7 +24,9 @@ def save_talkative_whisper(directory: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(directory)
     with torch.no_grad():
         model.model.decoder.embed_tokens.weight[tokenizer.convert_tokens_to_ids("<|0.00|>") :] *= 0.5
+    generation = (directory / "generation_config.json").read_bytes()
     model.save_pretrained(directory)
+    (directory / "generation_config.json").write_bytes(generation)  # transformers writes it without what it does not know
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,7 @@ class SpeechReference:
 
     def __init__(self, directory: Path) -> None:
         self.model = WhisperForConditionalGeneration.from_pretrained(directory).eval()
+        self.model.generation_config.max_initial_timestamp_index = 50  # as in all of OpenAI's models
         self.tokenizer = AutoTokenizer.from_pretrained(directory)
         self.extractor = WhisperFeatureExtractor.from_pretrained(directory)
 
@@ -50,22 +55,31 @@ class SpeechReference:
         logits = self._logits(first, self.ids(START))[0, -1]
         return max(languages, key=lambda code: logits[self.ids(f"<|{code}|>")[0]].item())
 
-    def prompt(self, language: str, task: str = "transcribe", last: str = NO_TIMES, before: str = "") -> list[int]:
+    def prompt(self, language: str, task: str = "transcribe", last: Sequence[str] = (NO_TIMES,), before: str = "") -> list[int]:
+        """Return the ids of a prompt; without its last token the model writes timestamps."""
         earlier = self.tokenizer.encode(f" {before}", add_special_tokens=False) if before else []
-        return [*(self.ids(PREVIOUS) + earlier if earlier else []), *self.ids(START, f"<|{language}|>", f"<|{task}|>", last)]
+        return [*(self.ids(PREVIOUS) + earlier if earlier else []), *self.ids(START, f"<|{language}|>", f"<|{task}|>", *last)]
 
     def features(self, wave: np.ndarray) -> list[torch.Tensor]:
         bounds = cut(wave, RATE, 30.0)
         found = [self.extractor(wave[start:end], sampling_rate=RATE, return_tensors="pt") for start, end in pairwise(bounds)]
         return [each["input_features"] for each in found]
 
-    def write(self, features: torch.Tensor, prompt: list[int], num_tokens: int) -> Written:
-        """Return the likeliest tokens after a prompt."""
+    def write(
+        self, features: torch.Tensor, prompt: list[int], num_tokens: int, *, with_times: bool = False, written_before: int = 0
+    ) -> Written:
+        """Return the likeliest tokens after a prompt, with times by transformers' rules."""
         ids, logprobs = list(prompt), []
-        [end] = self.ids(END)
+        rules = [WhisperTimeStampLogitsProcessor(self.model.generation_config, len(prompt))] if with_times else []
+        [end, first] = self.ids(END, "<|0.00|>")
         for _ in range(num_tokens):
             values = self._logits(features, ids)[0, -1].log_softmax(-1)
-            token = int(values.argmax())
+            scores = values[None].clone()
+            if with_times and len(ids) > len(prompt) + 1 and min(ids[-2:]) >= first and ids[-1] < first + written_before:
+                scores[0, end] = -torch.inf  # a sentence that has begun is written
+            for rule in rules:
+                scores = rule(torch.tensor([ids]), scores)
+            token = int(scores[0].argmax())
             if token == end:
                 break
             ids.append(token)

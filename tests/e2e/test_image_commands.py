@@ -60,7 +60,7 @@ def test_a_chat_attaches_a_file(vision_server, files, answer):
     )
 
     assert quick.stdout == f"{answer}\n", quick.stderr
-    assert typed.stdout == f"Images of the next message: photo.png\n{answer}\n", typed.stderr
+    assert typed.stdout == f"Attached to the next message: photo.png\n{answer}\n", typed.stderr
 
 
 def test_a_chat_names_a_file_that_is_no_image(vision_server, tmp_path):

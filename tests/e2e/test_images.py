@@ -2,10 +2,11 @@
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -122,9 +123,14 @@ async def chat(http: httpx.AsyncClient, content: Content | list[dict], **fields:
 
 async def begun_together(llm, http: httpx.AsyncClient) -> list[Answer]:
     """Return the answers to `CHATS`, all of which wait when the first step begins."""
+    return await begun(llm, [chat(http, content) for content in CHATS])
+
+
+async def begun(llm, calls: Sequence[Coroutine[Any, Any, Answer]]) -> list[Answer]:
+    """Return the answers of calls, all of which wait when the first step begins."""
     await llm.engine_admin.pause("keep", clear_cache=False)
-    running = asyncio.gather(*(chat(http, content) for content in CHATS))
-    while (await llm.engine_admin.loads_known())[0].scheduler.num_waiting < len(CHATS):  # noqa: ASYNC110 - no event says it
+    running = asyncio.gather(*calls)
+    while (await llm.engine_admin.loads_known())[0].scheduler.num_waiting < len(calls):  # noqa: ASYNC110 - no event says it
         await asyncio.sleep(0.01)
     await llm.engine_admin.resume()
     return await running

@@ -66,6 +66,17 @@ def test_the_command_line_fetches_the_trace_of_a_service(sim_server, tmp_path):
     assert CALL_OF["worker"] in names_in(tmp_path / "trace.json")
 
 
+def test_a_worker_records_some_steps(sim_server):
+    with LLM(target=sim_server.stack_directory()) as llm:
+        llm.start_profile("few", delay_iterations=2, max_iterations=3)
+        complete(sim_server)
+        paths = llm.stop_profile()
+
+    traces = [json.loads(Path(path).read_text())["traceEvents"] for path in paths]
+    [num_steps] = [len([each for each in trace if each.get("name") == CALL_OF["worker"]]) for trace in traces[1:]]
+    assert 0 < num_steps <= 3
+
+
 def test_a_program_profiles_its_engine(sim_server):
     with LLM(target=sim_server.stack_directory()) as llm:
         llm.start_profile("mine")

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from tests.e2e.adapted_stack import kill, restartable, served, steps_pass
-from tests.e2e.speech_reference import SpeechReference, save_talkative_whisper
+from tests.e2e.speech_reference import RATE, SpeechReference, save_talkative_whisper
 from tests.e2e.test_images import client_of
 from tests.sounds import encoded, samples
 from tests.whisper_files import LANGUAGES
+from tetrad.tokenizer_svc.speech.cutting import cut
 
 NUM_TOKENS = 24
 SHORT, LONG = samples(4.0, seed=1), samples(70.0, seed=2)
@@ -69,18 +70,24 @@ async def test_a_recording_has_transformers_text(directory, reference, expected)
     assert [other.json()["text"] for other in others] == [text] * 3
 
 
-async def test_segments_have_transformers_tokens_and_logprobs(directory, reference):
-    prompt = reference.prompt("de", last="<|0.00|>")
-    found = reference.write(reference.features(SHORT)[0], prompt, NUM_TOKENS)
+async def test_segments_have_transformers_tokens_times_and_logprobs(directory, reference):
+    prompt = reference.prompt("de", last=())
+    end = cut(LONG, RATE, 30.0)[1] / RATE
+    rules = {"with_times": True, "written_before": int((end - 0.5) / 0.02)}
+    found = reference.write(reference.features(LONG)[0], prompt, 4 * NUM_TOKENS, **rules)
     [first_time] = reference.ids("<|0.00|>")
+    times = [min((token - first_time) * 0.02, end) for token in found.token_ids if token >= first_time]
     async with served(directory, "segments", **OPTIONS) as llm, client_of(llm) as http:
-        body = (await ask(http, SHORT, language="de", response_format="verbose_json")).json()
+        fields = {"response_format": "verbose_json", "max_completion_tokens": str(4 * NUM_TOKENS)}
+        body = (await ask(http, LONG, language="de", **fields)).json()
 
-    assert [token for segment in body["segments"] for token in segment["tokens"]] == [
-        token for token in found.token_ids if token < first_time
-    ]
-    end = next((place for place, token in enumerate(found.token_ids) if token >= first_time), len(found.token_ids))
-    assert body["segments"][0]["avg_logprob"] == pytest.approx(np.mean(found.logprobs[: end + 1]), abs=1e-4)
+    segments = [each for each in body["segments"] if each["seek"] == 0]
+    assert len(segments) > 2
+    assert [token for each in segments for token in each["tokens"]] == [id_ for id_ in found.token_ids if id_ < first_time]
+    assert [each["start"] for each in segments] == pytest.approx(times[: 2 * len(segments) : 2])
+    assert [each["end"] for each in segments[:-1]] == pytest.approx(times[1 : 2 * len(segments) - 2 : 2])
+    last = 1 + len(segments[0]["tokens"])  # behind the time of the beginning; its own time is that of the end
+    assert segments[0]["avg_logprob"] == pytest.approx(np.mean(found.logprobs[1 : last + 1]), abs=1e-4)
 
 
 async def test_the_language_the_task_and_the_text_before(directory, reference):

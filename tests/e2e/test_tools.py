@@ -1,6 +1,7 @@
 """Tools by the official client and over gRPC on the real model: calls that satisfy their schema, their results, streams."""
 
 import json
+import re
 from collections.abc import Iterator
 
 import grpc
@@ -167,3 +168,31 @@ def test_a_round_trip_over_grpc_makes_the_calls_that_http_makes(client, server):
     jsonschema.validate(json.loads(arguments), WEATHER)
     assert "".join(delta.content for delta in answer)
     assert not any(delta.tool_calls for delta in answer)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"syntax": "regex", "definition": "[0-9]{1,3}( [+*] [0-9]{1,3}){1,3}"},
+        {"syntax": "lark", "definition": 'start: NUM (OP NUM)~1..3\nOP: " + " | " * "\nNUM: /[0-9]{1,3}/'},
+    ],
+    ids=["regex", "lark"],
+)
+@pytest.mark.parametrize("tool_choice", ["required", {"type": "custom", "name": "calculate"}])
+def test_the_input_of_a_custom_tool_is_held_to_its_grammar(client, form, tool_choice):
+    tool = {"type": "custom", "name": "calculate", "format": {"type": "grammar", **form}}
+
+    response = client.responses.create(
+        model=MODEL,
+        input="What is 4 plus 5?",
+        tools=[tool],
+        tool_choice=tool_choice,
+        parallel_tool_calls=False,
+        max_output_tokens=80,
+        temperature=0,
+        store=False,
+    )
+
+    [call] = response.output
+    assert (call.type, call.name, call.status) == ("custom_tool_call", "calculate", "completed")
+    assert re.fullmatch(r"[0-9]{1,3}( [+*] [0-9]{1,3}){1,3}", call.input)

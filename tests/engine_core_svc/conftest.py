@@ -15,11 +15,13 @@ from tests.engine_core_svc.kv_cache.worker_memory import group_of
 from tests.engine_core_svc.service_fakes import Stack
 from tests.toy_tokenizer import EOS_IDS, toy_tokenizer
 from tetrad.engine_core_svc.core.adapter import Adapter
+from tetrad.engine_core_svc.core.draft_metrics import MakeMetrics, no_metrics
 from tetrad.engine_core_svc.core.media import EncoderInput, MediaSpan
 from tetrad.engine_core_svc.core.message_sizes import MessageSizes
 from tetrad.engine_core_svc.core.payload import EncodedParams, WorkerPayload
 from tetrad.engine_core_svc.core.plan import EngineCoreOutput, ModelRunnerOutput, PoolingOutput, SchedulerOutput
 from tetrad.engine_core_svc.core.request import ALONE, Purpose, Request, RequestStatus, StopRules
+from tetrad.engine_core_svc.kv_cache.block_samples import BlockWatch
 from tetrad.engine_core_svc.kv_cache.connector import ConnectorChain, KVConnector
 from tetrad.engine_core_svc.kv_cache.host_tier import HostTier
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
@@ -222,6 +224,8 @@ def make_bench() -> Callable[..., Bench]:
         stages: StageFillings | None = None,
         media: Media | None = None,
         windows: Sequence[int | str | None] = (None,),
+        make_draft_metrics: MakeMetrics = no_metrics,
+        watch: BlockWatch | None = None,
         **limits: object,
     ) -> Bench:
         if num_host_blocks:
@@ -230,9 +234,12 @@ def make_bench() -> Callable[..., Bench]:
         kv_cache = KVCacheManager(
             num_blocks, block_size, enable_caching=enable_caching, connector=connector,
             groups=[group_of(window) for window in windows], max_step_tokens=scheduler_limits.max_num_batched_tokens,
+            watch=watch,
         )  # fmt: skip
         clock = WorkerClock()
-        scheduler = Scheduler(scheduler_limits, kv_cache, grammars, throttle, drafts, fan_outs, adapters, stages, media, clock)
+        scheduler = Scheduler(
+            scheduler_limits, kv_cache, grammars, throttle, drafts, fan_outs, adapters, stages, media, clock, make_draft_metrics
+        )
         return Bench(scheduler, clock=clock)
 
     return make

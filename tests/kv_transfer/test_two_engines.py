@@ -1,5 +1,7 @@
 """Two engine cores with real workers: a producer computes prompts, a consumer reads their blocks and goes on."""
 
+import asyncio
+
 import pytest
 from pydantic import ValidationError
 
@@ -70,6 +72,29 @@ async def test_the_sequences_of_a_call_wait_for_one_transfer(tmp_path, model):
         assert [num_fetched(second, handle) for handle in (1, 2, 3)] == [6 * BLOCK] * 3
         for handle in (1, 2, 3):
             assert second.tokens[handle] == await decode(first, 10 + handle, PROMPT, temperature=1.0, seed=handle)
+
+
+async def test_a_transfer_ends_with_the_request_that_waits_for_it(tmp_path, model):
+    """The other worker takes connections and never answers; the transfer's own time is an hour."""
+    asked = asyncio.Event()
+
+    async def hold(*_: object) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    (tmp_path / "silent").mkdir()
+    silent = await asyncio.start_unix_server(hold, tmp_path / "silent" / "worker")
+    async with silent, pair(tmp_path, model, kv_lease_s=3600) as (producer, consumer):
+        first, second = await producer.client(), await consumer.client()
+        source = await prefill(first, 1, PROMPT)
+        source.remote_host = f"unix:{tmp_path}/silent/worker"
+        second.add(1, PROMPT, sampling_params=params(), kv_transfer=source)
+        async with asyncio.timeout(20):
+            await asked.wait()
+
+        second.abort("r1")
+
+        await consumer.until_all_blocks_are_free()
 
 
 async def test_another_prompt_gets_no_foreign_blocks(tmp_path, model):

@@ -13,7 +13,6 @@ UNREAD: dict[str, str] = {
         EngineCoreRequest.encoder_prompt_token_ids EngineCoreRequest.kv_transfer_params
         EngineCoreRequest.reasoning_ended
         EngineCoreRequest.resumable EngineCoreRequest.session_id
-        KvTransferPlan.cancelled_transfer_ids
         LoadModelRequest.config_format LoadModelRequest.kv_connector LoadModelRequest.load_format
         LoadModelRequest.revision
         MultiModalFeature.layouts
@@ -40,7 +39,7 @@ UNREAD: dict[str, str] = {
         KvTransferEvents.invalid_block_ids
         EncoderInputs.handles EncoderInputs.input_indices EncoderInputs.num_inputs
         EngineCoreOutput.num_nans_in_logits
-        EngineCoreOutput.spec_decode_metrics EngineCoreOutput.trace_headers
+        EngineCoreOutput.trace_headers
         EngineInfo.kv_cache_size_bytes
         SchedulerStats.connector_prefix_cache_hits SchedulerStats.connector_prefix_cache_queries
         SchedulerStats.num_waiting_for_remote_kvs_reqs

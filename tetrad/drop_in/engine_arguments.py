@@ -193,7 +193,9 @@ class ForeignEngineArguments:
     prefix_caching_hash_algo: Any = argument(ignored("sha256", _CACHE_TUNING))
     disable_hybrid_kv_cache_manager: Any = argument(ignored(None, _CACHE_TUNING))
     watermark: Any = argument(ignored(0.0, _CACHE_TUNING))
-    max_num_scheduled_tokens: Any = argument(refused(None, _SCHEDULER))
+    max_num_scheduled_tokens: Any = argument(
+        refused(None, "`max_num_batched_tokens` limits the tokens that a step computes, its drafts among them.")
+    )
     long_prefill_token_threshold_adaptive: Any = argument(refused(False, _SCHEDULER))
     max_num_active_seqs: Any = argument(refused(None, _SCHEDULER))
     scheduler_reserve_full_isl: Any = argument(ignored(True, _SCHEDULING))
@@ -209,14 +211,11 @@ class ForeignEngineArguments:
     return_sampling_mask: Any = argument(refused(False, _OUTPUTS))
     aux_output_config: Any = argument(refused(None, _OUTPUTS))
     enable_trace_replay: Any = argument(refused(False, _OUTPUTS))
-    kv_cache_metrics: Any = argument(refused(False, _METRICS))
     cudagraph_metrics: Any = argument(refused(False, _METRICS))
     enable_mfu_metrics: Any = argument(refused(False, _METRICS))
     enable_mm_processor_stats: Any = argument(refused(False, _METRICS))
     custom_histogram_buckets: Any = argument(refused(None, _METRICS))
     enable_layerwise_nvtx_tracing: Any = argument(refused(False, _METRICS))
-    enable_logging_iteration_details: Any = argument(refused(False, _METRICS))
-    kv_cache_metrics_sample: Any = argument(ignored(0.01, _METRICS_TUNING))
     show_hidden_metrics_for_version: Any = argument(ignored(None, _METRICS_TUNING))
     collect_detailed_traces: Any = argument(ignored(None, _METRICS_TUNING))
     aggregate_engine_logging: Any = argument(ignored(False, _METRICS_TUNING))
@@ -228,9 +227,6 @@ class ForeignEngineArguments:
     code_revision: Any = argument(ignored(None, _TRUST))
     fault_tolerance_config: Any = argument(ignored(None, _RECOVERY))
     enable_fault_tolerance: Any = argument(ignored(False, _RECOVERY))
-    per_request_spec_decode_metrics: Any = argument(
-        refused("none", "Drafts are counted for all requests together, in `/metrics`.")
-    )
     kv_events_config: Any = argument(
         refused(
             None,

@@ -4,29 +4,23 @@ from tetrad.services.verdicts import missing
 
 _DRAFTS = "a draft model keeps its weights; an MTP layer gets new ones with the model's."
 _CHECKSUMS = "`get_weight_version` says which weights serve; a worker reads their files again only if these have not changed."
-_MEMORY = "`sleep` gives weights and KV cache up together."
+_MEMORY = "`sleep` and `release_kv_cache_memory` give the memory of a device up."
 
 
-class MissingEverywhere:
-    """The methods that LLM, LLMEngine and AsyncLLM lack."""
-
-    release_kv_cache_memory = missing("release_kv_cache_memory", _MEMORY)
-
-
-class MissingFromLLM(MissingEverywhere):
+class MissingFromLLM:
     """The methods that LLM lacks."""
 
     set_tokenizer = missing("set_tokenizer", "the tokenizer is a service; `tokenizer=` says which.")
     start_draft_weight_update = missing("start_draft_weight_update", _DRAFTS)
 
 
-class MissingFromLLMEngine(MissingEverywhere):
+class MissingFromLLMEngine:
     """The methods that LLMEngine lacks."""
 
     from_vllm_config = missing("from_vllm_config", "EngineArgs make an engine: `from_engine_args`.")
 
 
-class MissingFromAsyncLLM(MissingEverywhere):
+class MissingFromAsyncLLM:
     """The methods that AsyncLLM lacks."""
 
     check_admission = missing("check_admission", "a request that may not wait is refused when it is added.")

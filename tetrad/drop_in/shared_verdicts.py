@@ -2,11 +2,7 @@
 
 from tetrad.services.verdicts import ignored, refused
 
-_PROFILES = "A recording lasts from `start_profile` to `stop_profile`."
-
 NO_CONNECTOR = ignored(False, "The blocks in host memory (`swap_space`) are always reset, too.")
-NO_DELAY = refused(None, _PROFILES)
-NO_END = refused(None, _PROFILES)
 NO_HINTS = refused(None, "The KV cache takes no hints.")
 NO_PARSER_OPTIONS = refused(None, "The prompt shows whether reasoning may follow, and `reasoning_ended` overrides it.")
 NO_REASONING = ignored(None, "A pooling request has no reasoning.")

@@ -6,7 +6,7 @@ operations.py has the same methods for blocking programs.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tetrad.drop_in.shared_verdicts import NO_CONNECTOR, NO_DELAY, NO_END
+from tetrad.drop_in.shared_verdicts import NO_CONNECTOR
 from tetrad.frontend.engine.admin_client import PauseMode
 from tetrad.frontend.llm.async_llm import AsyncLLM as Frontend
 from tetrad.library.functions import call_workers
@@ -56,10 +56,11 @@ class AsyncOperations:
         """Clear the cache of media's embeddings; those that running requests will read are forgotten afterwards."""
         await (await self.start()).engine_admin.reset_encoder_cache()
 
-    @takes(delay_iterations=NO_DELAY, max_iterations=NO_END)
-    async def start_profile(self, profile_prefix: str | None = None) -> None:
+    async def start_profile(
+        self, profile_prefix: str | None = None, delay_iterations: int | None = None, max_iterations: int | None = None
+    ) -> None:
         """Profile the engine core and its worker until `stop_profile`."""
-        await (await self.start()).engine_admin.start_profile(profile_prefix or "")
+        await (await self.start()).engine_admin.start_profile(profile_prefix or "", delay_iterations or 0, max_iterations or 0)
 
     async def stop_profile(self) -> list[str]:
         """Write the profiles, for Perfetto, and return the paths of their files on the machines of the services."""
@@ -79,6 +80,10 @@ class AsyncOperations:
     async def sleep(self, level: int = 1, mode: PauseMode = "keep") -> None:
         """Release the memory of the device until `wake_up`. Arguments and errors: see LLM.sleep."""
         await (await self.start()).engine_admin.sleep(level, mode)
+
+    async def release_kv_cache_memory(self) -> None:
+        """Release the memory of the KV cache until `wake_up`; see LLM.release_kv_cache_memory."""
+        await (await self.start()).engine_admin.release_kv_cache_memory()
 
     async def wake_up(self, tags: Sequence[str] | None = None) -> None:
         """Undo `sleep` for the parts in `tags` ("weights", "kv_cache"), or for all."""

@@ -89,6 +89,11 @@ class EngineArgs(OlderEngineArguments):
             or a function that returns the changed config (see drop_in/config_overrides.py).
         speculative_config: vLLM's options of speculative decoding, a dict: {"method": "ngram", "num_speculative_tokens": 8};
             docs/speculation.md has them all. None: no speculative decoding.
+        enable_logging_iteration_details: log each step of the engine core.
+        kv_cache_metrics: measure the lives of KV blocks, for the metrics `tetrad:engine_kv_block_*`.
+        kv_cache_metrics_sample: the share of the blocks that are measured.
+        per_request_spec_decode_metrics: "summary" or "detailed" counts the drafts of each request, for
+            `CompletionOutput.spec_decode_metrics`.
         runner: "auto" (from the model's files), "generate" or "pooling", with which a generative model makes embeddings.
         convert: pooling task of a generative model: "embed", "classify" (with a `score` layer in its files); "auto" or "none".
         pooler_config: pooling settings that override the model's files: a dict, or an object with the fields of vLLM's
@@ -183,6 +188,10 @@ class EngineArgs(OlderEngineArguments):
     max_num_queued_tokens: int | None = None
     hf_overrides: Overrides | None = None
     speculative_config: dict[str, Any] | None = None
+    per_request_spec_decode_metrics: str = "none"
+    enable_logging_iteration_details: bool = False
+    kv_cache_metrics: bool = False
+    kv_cache_metrics_sample: float = 0.01
     runner: str = "auto"
     convert: str = "auto"
     pooler_config: Any = None
@@ -304,7 +313,7 @@ class EngineArgs(OlderEngineArguments):
         if self.media_io_kwargs:
             fields["media_io_kwargs"] = json.dumps(self.media_io_kwargs)
         if self.mm_processor_cache_gb is not None:
-            fields["image_cache_bytes"] = int(self.mm_processor_cache_gb * (1 << 30))
+            fields["media_cache_bytes"] = int(self.mm_processor_cache_gb * (1 << 30))
         return fields
 
     def _check_config(self, config: Mapping[str, Any], worker: WorkerSettings) -> None:

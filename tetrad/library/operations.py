@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tetrad.drop_in.shared_verdicts import NO_CONNECTOR, NO_DELAY, NO_END
+from tetrad.drop_in.shared_verdicts import NO_CONNECTOR
 from tetrad.frontend.engine.admin_client import PauseMode
 from tetrad.frontend.llm.model_tasks import tasks_of
 from tetrad.library.functions import call_workers
@@ -66,6 +66,13 @@ class Operations:
         """
         self._running.run(self._running.frontend.engine_admin.sleep(level, mode))
 
+    def release_kv_cache_memory(self) -> None:
+        """Release the memory of the KV cache until `wake_up`, for an update of the weights that needs it; the weights stay.
+
+        Requests are kept, as by `sleep`. Raises AlreadyExists if the engine sleeps.
+        """
+        self._running.run(self._running.frontend.engine_admin.release_kv_cache_memory())
+
     def wake_up(self, tags: Sequence[str] | None = None) -> None:
         """Undo `sleep`; dropped weights are loaded again.
 
@@ -78,14 +85,18 @@ class Operations:
         """Return whether the engine sleeps, at any level."""
         return self._running.run(self._running.frontend.engine_admin.state()).is_sleeping
 
-    @takes(delay_iterations=NO_DELAY, max_iterations=NO_END)
-    def start_profile(self, profile_prefix: str | None = None) -> None:
+    def start_profile(
+        self, profile_prefix: str | None = None, delay_iterations: int | None = None, max_iterations: int | None = None
+    ) -> None:
         """Profile the engine core and its worker until `stop_profile`.
 
         Args:
             profile_prefix: prefix of the files' names.
+            delay_iterations: number of steps that the worker runs before it records.
+            max_iterations: number of steps that it records; None: all.
         """
-        self._running.run(self._running.frontend.engine_admin.start_profile(profile_prefix or ""))
+        admin = self._running.frontend.engine_admin
+        self._running.run(admin.start_profile(profile_prefix or "", delay_iterations or 0, max_iterations or 0))
 
     def stop_profile(self) -> list[str]:
         """Write the profiles, for Perfetto, and return the paths of their files on the machines of the services."""

@@ -104,7 +104,9 @@ def _stored(name: str, tensor: Any) -> _Stored:
         text = f"Tensor {str(name)[:200]} must be a torch tensor of floats or integers, got {type(tensor).__name__}."
         raise InvalidRequest(text, field="named_tensors")
     found = tensor.detach().cpu().contiguous()
-    return _Stored(name, dtype, list(found.shape), ctypes.string_at(found.data_ptr(), found.nbytes))
+    # A copy, since a generator may use its memory again. ctypes.string_at copies less than 2 GiB.
+    data = bytes((ctypes.c_char * found.nbytes).from_address(found.data_ptr())) if found.nbytes else b""
+    return _Stored(name, dtype, list(found.shape), data)
 
 
 def _do_nothing() -> None:

@@ -34,7 +34,7 @@ class Placement:
         if self._gpus and len(self._gpus) < num_workers > 1:
             raise InvalidRequest(
                 f"{num_workers} workers need a GPU each, and this machine shows {len(self._gpus)}: lower data_parallel_size, "
-                "tensor_parallel_size or pipeline_parallel_size, or choose another device.",
+                "num_prefill_engines, tensor_parallel_size or pipeline_parallel_size, or choose another device.",
                 field="data_parallel_size",
             )
 

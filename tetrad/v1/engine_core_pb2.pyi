@@ -370,12 +370,18 @@ class EngineCoreEvent(_message.Message):
     def __init__(self, type: _Optional[_Union[EngineCoreEventType, str]] = ..., timestamp_monotonic_s: _Optional[float] = ...) -> None: ...
 
 class SpecDecodeMetrics(_message.Message):
-    __slots__ = ("num_draft_tokens", "num_accepted_tokens")
+    __slots__ = ("num_draft_tokens", "num_accepted_tokens", "histogram", "per_step_accepted", "per_step_drafted")
     NUM_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_ACCEPTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    HISTOGRAM_FIELD_NUMBER: _ClassVar[int]
+    PER_STEP_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    PER_STEP_DRAFTED_FIELD_NUMBER: _ClassVar[int]
     num_draft_tokens: int
     num_accepted_tokens: int
-    def __init__(self, num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ...) -> None: ...
+    histogram: _containers.RepeatedScalarFieldContainer[int]
+    per_step_accepted: _containers.RepeatedScalarFieldContainer[int]
+    per_step_drafted: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., histogram: _Optional[_Iterable[int]] = ..., per_step_accepted: _Optional[_Iterable[int]] = ..., per_step_drafted: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SchedulerStats(_message.Message):
     __slots__ = ("num_running_reqs", "num_waiting_reqs", "kv_cache_usage", "prefix_cache_queries", "prefix_cache_hits", "num_preemptions", "step_counter", "num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_accepted_tokens_per_position", "num_waiting_for_remote_kvs_reqs", "connector_prefix_cache_queries", "connector_prefix_cache_hits", "encoder_cache_usage", "mm_cache_queries", "mm_cache_hits", "running_lora_adapters", "waiting_lora_adapters")
@@ -692,10 +698,14 @@ class ListLorasResponse(_message.Message):
     def __init__(self, loras: _Optional[_Iterable[_Union[_types_pb2.LoraRequest, _Mapping]]] = ..., has_more: _Optional[bool] = ...) -> None: ...
 
 class EngineCoreAdminServiceStartProfileRequest(_message.Message):
-    __slots__ = ("prefix",)
+    __slots__ = ("prefix", "delay_iterations", "max_iterations")
     PREFIX_FIELD_NUMBER: _ClassVar[int]
+    DELAY_ITERATIONS_FIELD_NUMBER: _ClassVar[int]
+    MAX_ITERATIONS_FIELD_NUMBER: _ClassVar[int]
     prefix: str
-    def __init__(self, prefix: _Optional[str] = ...) -> None: ...
+    delay_iterations: int
+    max_iterations: int
+    def __init__(self, prefix: _Optional[str] = ..., delay_iterations: _Optional[int] = ..., max_iterations: _Optional[int] = ...) -> None: ...
 
 class EngineCoreAdminServiceStartProfileResponse(_message.Message):
     __slots__ = ()

@@ -24,6 +24,7 @@ class Capability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CAPABILITY_DRAFTS_WITH_STATES: _ClassVar[Capability]
     CAPABILITY_LOGPROBS_MODES: _ClassVar[Capability]
     CAPABILITY_PROMPT_SCORES: _ClassVar[Capability]
+    CAPABILITY_KV_TRANSFER_CANCEL: _ClassVar[Capability]
 
 class KvCacheKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -97,6 +98,7 @@ CAPABILITY_WEIGHT_UPDATE: Capability
 CAPABILITY_DRAFTS_WITH_STATES: Capability
 CAPABILITY_LOGPROBS_MODES: Capability
 CAPABILITY_PROMPT_SCORES: Capability
+CAPABILITY_KV_TRANSFER_CANCEL: Capability
 KV_CACHE_KIND_UNSPECIFIED: KvCacheKind
 KV_CACHE_KIND_FULL_ATTENTION: KvCacheKind
 KV_CACHE_KIND_SLIDING_WINDOW: KvCacheKind
@@ -151,7 +153,7 @@ class TokenIds(_message.Message):
     def __init__(self, ids: _Optional[bytes] = ...) -> None: ...
 
 class SamplingParams(_message.Message):
-    __slots__ = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "min_tokens", "ignore_eos", "stop_token_ids", "logprobs", "prompt_logprobs", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "allowed_token_ids", "bad_words_token_ids", "structured_outputs", "repetition_detection", "logprob_token_ids", "skip_reading_prefix_cache", "thinking_token_budget", "extra_args", "thinking_end_token_ids", "thinking_start_token_ids", "prompt_score_ids")
+    __slots__ = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "min_tokens", "ignore_eos", "stop_token_ids", "logprobs", "prompt_logprobs", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "allowed_token_ids", "bad_words_token_ids", "structured_outputs", "repetition_detection", "logprob_token_ids", "skip_reading_prefix_cache", "thinking_token_budget", "extra_args", "thinking_end_token_ids", "thinking_start_token_ids", "prompt_score_ids", "speech_rules")
     class LogitBiasEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -185,6 +187,7 @@ class SamplingParams(_message.Message):
     THINKING_END_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     THINKING_START_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_SCORE_IDS_FIELD_NUMBER: _ClassVar[int]
+    SPEECH_RULES_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_p: float
     top_k: int
@@ -211,7 +214,22 @@ class SamplingParams(_message.Message):
     thinking_end_token_ids: _containers.RepeatedScalarFieldContainer[int]
     thinking_start_token_ids: _containers.RepeatedScalarFieldContainer[int]
     prompt_score_ids: PromptScoreIds
-    def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., ignore_eos: _Optional[bool] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[int] = ..., prompt_logprobs: _Optional[int] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., bad_words_token_ids: _Optional[_Iterable[_Union[TokenIds, _Mapping]]] = ..., structured_outputs: _Optional[_Union[StructuredOutputs, _Mapping]] = ..., repetition_detection: _Optional[_Union[RepetitionDetection, _Mapping]] = ..., logprob_token_ids: _Optional[_Iterable[int]] = ..., skip_reading_prefix_cache: _Optional[bool] = ..., thinking_token_budget: _Optional[int] = ..., extra_args: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., thinking_end_token_ids: _Optional[_Iterable[int]] = ..., thinking_start_token_ids: _Optional[_Iterable[int]] = ..., prompt_score_ids: _Optional[_Union[PromptScoreIds, _Mapping]] = ...) -> None: ...
+    speech_rules: SpeechRules
+    def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., ignore_eos: _Optional[bool] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[int] = ..., prompt_logprobs: _Optional[int] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., bad_words_token_ids: _Optional[_Iterable[_Union[TokenIds, _Mapping]]] = ..., structured_outputs: _Optional[_Union[StructuredOutputs, _Mapping]] = ..., repetition_detection: _Optional[_Union[RepetitionDetection, _Mapping]] = ..., logprob_token_ids: _Optional[_Iterable[int]] = ..., skip_reading_prefix_cache: _Optional[bool] = ..., thinking_token_budget: _Optional[int] = ..., extra_args: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., thinking_end_token_ids: _Optional[_Iterable[int]] = ..., thinking_start_token_ids: _Optional[_Iterable[int]] = ..., prompt_score_ids: _Optional[_Union[PromptScoreIds, _Mapping]] = ..., speech_rules: _Optional[_Union[SpeechRules, _Mapping]] = ...) -> None: ...
+
+class SpeechRules(_message.Message):
+    __slots__ = ("suppressed_token_ids", "suppressed_first_token_ids", "first_timestamp_id", "max_initial_timestamp", "written_before")
+    SUPPRESSED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    SUPPRESSED_FIRST_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TIMESTAMP_ID_FIELD_NUMBER: _ClassVar[int]
+    MAX_INITIAL_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    suppressed_token_ids: bytes
+    suppressed_first_token_ids: bytes
+    first_timestamp_id: int
+    max_initial_timestamp: int
+    written_before: int
+    def __init__(self, suppressed_token_ids: _Optional[bytes] = ..., suppressed_first_token_ids: _Optional[bytes] = ..., first_timestamp_id: _Optional[int] = ..., max_initial_timestamp: _Optional[int] = ..., written_before: _Optional[int] = ...) -> None: ...
 
 class PromptScoreIds(_message.Message):
     __slots__ = ("token_ids", "width", "start")

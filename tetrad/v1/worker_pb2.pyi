@@ -852,10 +852,14 @@ class WorkerLifecycleServiceFinishWeightUpdateResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerLifecycleServiceStartProfileRequest(_message.Message):
-    __slots__ = ("prefix",)
+    __slots__ = ("prefix", "delay_iterations", "max_iterations")
     PREFIX_FIELD_NUMBER: _ClassVar[int]
+    DELAY_ITERATIONS_FIELD_NUMBER: _ClassVar[int]
+    MAX_ITERATIONS_FIELD_NUMBER: _ClassVar[int]
     prefix: str
-    def __init__(self, prefix: _Optional[str] = ...) -> None: ...
+    delay_iterations: int
+    max_iterations: int
+    def __init__(self, prefix: _Optional[str] = ..., delay_iterations: _Optional[int] = ..., max_iterations: _Optional[int] = ...) -> None: ...
 
 class WorkerLifecycleServiceStartProfileResponse(_message.Message):
     __slots__ = ()

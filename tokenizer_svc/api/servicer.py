@@ -78,7 +78,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         max_text_bytes: maximum size of a text to encode, and of all long texts encoded at the same time, in bytes of UTF-8.
         max_message_bytes: maximum size of a response.
         max_pending_text_bytes: maximum bytes of texts and conversations that have no answer yet.
-        max_pending_image_bytes: maximum bytes of images that have no answer yet.
+        max_pending_media_bytes: maximum bytes of media that have no answer yet.
         long_text_threads: maximum number of long texts encoded at the same time.
         media: preprocesses media; owned by the caller. None: they are refused.
         metrics: metrics of this servicer; None: a new object.
@@ -95,7 +95,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         max_text_bytes: int,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         max_pending_text_bytes: int = 64 << 20,
-        max_pending_image_bytes: int = 256 << 20,
+        max_pending_media_bytes: int = 256 << 20,
         long_text_threads: int = 1,
         media: ModelMedia | None = None,
         metrics: TokenizerMetrics | None = None,
@@ -110,7 +110,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         self._info = encode_info(tokenizer, model, self._media.limits)
         self._max_message_bytes = max_message_bytes
         self._pending = PendingBytes(max_pending_text_bytes, what="Texts", option="max_pending_text_bytes")
-        self._pending_images = PendingBytes(max_pending_image_bytes, what="Images", option="max_pending_image_bytes")
+        self._pending_media = PendingBytes(max_pending_media_bytes, what="Media", option="max_pending_media_bytes")
         self._metrics = metrics or TokenizerMetrics()
         self._calls: set[asyncio.Future[None]] = set()
 
@@ -275,10 +275,10 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
 
     @contextlib.contextmanager
     def _in_flight(self, request: _Call) -> Iterator[None]:
-        """Count a call while the context is open. Raises Overloaded if texts or images exceed their limit."""
+        """Count a call while the context is open. Raises Overloaded if texts or media exceed their limit."""
         num_image_bytes = 0 if isinstance(request, tokenizer_pb2.DecodeRequest) else media_bytes(request)
         num_text_bytes = request.ByteSize() - num_image_bytes
-        with self._counted(), self._pending.admit(num_text_bytes), self._pending_images.admit(num_image_bytes):
+        with self._counted(), self._pending.admit(num_text_bytes), self._pending_media.admit(num_image_bytes):
             yield
 
     @contextlib.contextmanager

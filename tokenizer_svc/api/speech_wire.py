@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.rpc.columns import pack_u32
 from tetrad.tokenizer_svc.api.media_wire import write_feature
-from tetrad.tokenizer_svc.speech.plans import Detection, SpeechRequest, Task
+from tetrad.tokenizer_svc.speech.plans import Detection, SpeechRequest, Task, WritingRules
 from tetrad.tokenizer_svc.speech.recordings import PreparedPiece, PreparedRecording
 from tetrad.v1 import tokenizer_pb2, types_pb2
 
@@ -47,6 +47,7 @@ def encode_recording(prepared: PreparedRecording) -> Iterator[tokenizer_pb2.Prep
         detection=None if plan.detection is None else _encode_detection(plan.detection),
         first_timestamp_id=plan.first_timestamp_id,
         timestamp_step_s=plan.timestamp_step_s,
+        rules=None if plan.rules is None else _encode_rules(plan.rules, plan.first_timestamp_id),
     )
     yield tokenizer_pb2.PrepareSpeechResponse(facts=facts)
     for piece in prepared.pieces:
@@ -58,6 +59,15 @@ def _encode_detection(detection: Detection) -> tokenizer_pb2.LanguageDetection:
         prompt_token_ids=pack_u32(detection.prompt_token_ids),
         language_token_ids=pack_u32(detection.languages.keys()),
         languages=detection.languages.values(),
+    )
+
+
+def _encode_rules(rules: WritingRules, first_timestamp_id: int | None) -> types_pb2.SpeechRules:
+    return types_pb2.SpeechRules(
+        suppressed_token_ids=pack_u32(rules.suppressed_ids),
+        suppressed_first_token_ids=pack_u32(rules.suppressed_first_ids),
+        first_timestamp_id=first_timestamp_id,
+        max_initial_timestamp=rules.max_initial_timestamp,
     )
 
 

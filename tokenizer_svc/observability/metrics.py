@@ -43,9 +43,9 @@ class TokenizerMetrics:
         self._batch = Histogram(
             f"{prefix}_detokenize_batch", "Sequences in a Detokenize message.", REQUESTS_OF_A_STEP, registry=self.registry
         )
-        self._image = Histogram(
-            f"{prefix}_image_seconds",
-            "Duration of preprocessing an image that is not in the cache, waiting included.",
+        self._media = Histogram(
+            f"{prefix}_media_seconds",
+            "Duration of preprocessing an image, audio or video that is not in the cache, waiting included.",
             SECONDS_OF_A_STEP,
             registry=self.registry,
         )
@@ -76,7 +76,7 @@ class TokenizerMetrics:
 
     def observe_item(self, seconds: float) -> None:
         """Count a preprocessed item."""
-        self._image.observe(seconds)
+        self._media.observe(seconds)
 
     def count_lookup(self, *, is_hit: bool) -> None:
         """Count a lookup in the cache of preprocessed items."""
@@ -92,7 +92,7 @@ class TokenizerMetrics:
         num_open = sum(stream.num_open for stream in streams)
         yield GaugeMetricFamily(f"{prefix}_detokenize_handles", "Open sequences of all Detokenize streams.", value=num_open)
         yield CounterMetricFamily(
-            f"{prefix}_image_cache_queries", "Images looked up in the cache of preprocessed ones.", value=self._num_lookups
+            f"{prefix}_media_cache_queries", "Media looked up in the cache of preprocessed ones.", value=self._num_lookups
         )
-        yield CounterMetricFamily(f"{prefix}_image_cache_hits", "Images found in this cache.", value=self._num_hits)
+        yield CounterMetricFamily(f"{prefix}_media_cache_hits", "Media found in this cache.", value=self._num_hits)
         yield CounterMetricFamily(f"{prefix}_detokenized_tokens", "Tokens converted to text.", value=self._num_tokens)

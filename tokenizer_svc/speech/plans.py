@@ -46,6 +46,21 @@ class Detection:
 
 
 @dataclass(frozen=True)
+class WritingRules:
+    """What the model may write about a piece.
+
+    Attributes:
+        suppressed_ids: ids that are never written.
+        suppressed_first_ids: ids that are not written first.
+        max_initial_timestamp: largest first timestamp, counted from the timestamp 0.
+    """
+
+    suppressed_ids: Sequence[int] = ()
+    suppressed_first_ids: Sequence[int] = ()
+    max_initial_timestamp: int = 0
+
+
+@dataclass(frozen=True)
 class PromptPlan:
     """How the prompts of a recording's pieces are made.
 
@@ -56,6 +71,7 @@ class PromptPlan:
         language_index: where the token of a language is to be inserted into the ids; None: nowhere.
         first_timestamp_id: id of the timestamp of a piece's beginning; None: the model writes no times.
         timestamp_step_s: seconds between two neighbouring timestamps.
+        rules: what the model may write; None: anything.
     """
 
     place: Callable[[ProcessedItem, str], tuple[list[int], PlacedMedia]]
@@ -64,6 +80,7 @@ class PromptPlan:
     language_index: int | None = None
     first_timestamp_id: int | None = None
     timestamp_step_s: float = 0.0
+    rules: WritingRules | None = None
 
 
 class SpeechPrompts(Protocol):

@@ -1,5 +1,7 @@
 """Whisper's prompts: <|startofprev|> earlier text <|startoftranscript|> <|language|> <|task|> <|notimestamps|>.
 
+A prompt without the last token lets the model write timestamps.
+
 Source: openai/whisper's decoding.py, and transformers' models/whisper/generation_whisper.py. The encoder reads the audio, so a
 piece takes no token of the prompt.
 """
@@ -9,13 +11,15 @@ from collections.abc import Mapping, Sequence
 
 from tetrad.services.errors import InvalidRequest, ModelError
 from tetrad.tokenizer_svc.media.items import Expansion, MediaFeature, PlacedMedia, ProcessedItem
-from tetrad.tokenizer_svc.speech.plans import Detection, PromptPlan, SpeechRequest, Task
+from tetrad.tokenizer_svc.speech.plans import Detection, PromptPlan, SpeechRequest, Task, WritingRules
 from tetrad.tokenizer_svc.tokenizer.tokenizer import Tokenizer
 
 _START, _PREVIOUS, _NO_TIMES, _FIRST_TIME = "<|startoftranscript|>", "<|startofprev|>", "<|notimestamps|>", "<|0.00|>"
 _LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
 _ENGLISH = "en"
 _STEP_S = 0.02
+_MAX_INITIAL = 50
+"""Largest first timestamp of models whose files name none: 1 s."""
 _LENGTH_KEY = "max_target_positions"
 
 
@@ -32,8 +36,10 @@ class WhisperPrompts:
         self._tokenizer = tokenizer
         self._languages = _languages(tokenizer)
         self._start, self._no_times = self._required(_START), self._required(_NO_TIMES)
-        self._previous, self._first_time = tokenizer.token_id(_PREVIOUS), tokenizer.token_id(_FIRST_TIME)
+        self._previous = tokenizer.token_id(_PREVIOUS)
         facts = tokenizer.facts
+        self._num_ids = int(facts.config["vocab_size"])
+        self._first_time = self._first_timestamp()
         self._is_multilingual = bool(self._languages) and facts.generation_config.get("is_multilingual") is not False
         self.tasks: Sequence[Task] = ("transcribe", "translate") if self._is_multilingual else ("transcribe",)
         self._task_ids = {task: self._required(f"<|{task}|>") for task in self.tasks} if self._is_multilingual else {}
@@ -52,7 +58,7 @@ class WhisperPrompts:
         task_ids = [self._task_ids[request.task]] if self._is_multilingual else []
         first_time = self._first_time if request.with_timestamps else None
         known_ids = [self._languages[language]] if self._is_multilingual and language else []
-        ids = [*before, *known_ids, *task_ids, self._no_times if first_time is None else first_time]
+        ids = [*before, *known_ids, *task_ids, *([self._no_times] if first_time is None else [])]
         detects = self._is_multilingual and not language
 
         def place(item: ProcessedItem, identifier: str) -> tuple[list[int], PlacedMedia]:
@@ -66,7 +72,23 @@ class WhisperPrompts:
             language_index=len(before) if detects else None,
             first_timestamp_id=first_time,
             timestamp_step_s=0.0 if first_time is None else _STEP_S,
+            rules=self._rules(first_time),
         )
+
+    def _rules(self, first_time: int | None) -> WritingRules:
+        """Return what the model may write, as generation_config.json says; with timestamps, not the token that forbids them."""
+        config = self._tokenizer.facts.generation_config
+        forbidden = [] if first_time is None else [self._no_times]
+        return WritingRules(
+            [*self._ids_of("suppress_tokens"), *forbidden],
+            self._ids_of("begin_suppress_tokens"),
+            _number(config.get("max_initial_timestamp_index"), _MAX_INITIAL),
+        )
+
+    def _ids_of(self, key: str) -> list[int]:
+        found = self._tokenizer.facts.generation_config.get(key)
+        ids = found if isinstance(found, list) else []
+        return [each for each in ids if isinstance(each, int) and 0 <= each < self._tokenizer.vocab_size]
 
     def _detection(self) -> Detection:
         return Detection([self._start], {token_id: code for code, token_id in self._languages.items()})
@@ -98,11 +120,22 @@ class WhisperPrompts:
             raise InvalidRequest(f"prompt must have no special tokens, got {text!r}.", field="prompt")
         return [self._previous, *ids[-self._max_prompt_tokens :]]
 
+    def _first_timestamp(self) -> int | None:
+        """Return the id of the timestamp 0; some tokenizers have no tokens for timestamps, whose ids follow the last one."""
+        found = self._tokenizer.token_id(_FIRST_TIME)
+        if found is None and self._no_times + 1 < self._num_ids:
+            return self._no_times + 1
+        return found
+
     def _required(self, text: str) -> int:
         token_id = self._tokenizer.token_id(text)
         if token_id is None:
             raise ModelError(f"The tokenizer has no token {text}, which Whisper's prompts need.", field="model")
         return token_id
+
+
+def _number(value: object, default: int) -> int:
+    return value if isinstance(value, int) and value >= 0 else default
 
 
 def _languages(tokenizer: Tokenizer) -> dict[str, int]:

@@ -6,22 +6,17 @@ import numpy as np
 
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.rpc.columns import pack_u32, unpack_u32
-from tetrad.services.rpc.unread_fields import UnreadFields
 from tetrad.v1 import worker_pb2
 from tetrad.worker_svc.core.kv_transfer import HASH_BYTES, KvLease, KvReceive, KvTransferEvents, KvTransferOrders
 from tetrad.worker_svc.core.plan import Ints
 
-UNREAD_OF_TRANSFERS = UnreadFields(
-    worker_pb2.KvTransferPlan, ("cancelled_transfer_ids",), owner="This worker", error=InvalidRequest
-)
-
 
 def decode_orders(message: worker_pb2.KvTransferPlan) -> KvTransferOrders:
     """Return the transfers of a plan. Raises InvalidRequest if columns contradict each other."""
-    UNREAD_OF_TRANSFERS.refuse(message)
     return KvTransferOrders(
         receives=[_decode_receive(each) for each in message.receives],
         leases=[_decode_lease(each) for each in message.leases],
+        cancelled=unpack_u32(message.cancelled_transfer_ids),
     )
 
 

@@ -50,6 +50,9 @@ class StreamTransfers:
         self.events: asyncio.Queue[KvTransferEvents] = asyncio.Queue()
         self._room = asyncio.Semaphore(_MAX_RECEIVES)
         self._receives: dict[int, Sequence[KvReceive]] = {}  # by the step that must return before
+        self._limits: dict[int, asyncio.Timeout] = {}  # of the receives that run, by transfer
+        self._open: set[int] = set()  # receives that have not ended
+        self._given_up: set[int] = set()  # of these
         self._num_leases = 0
         self._changed = asyncio.Event()
         self._tasks = {asyncio.create_task(self._report_leases(), name="kv_transfers.leases")}
@@ -71,6 +74,9 @@ class StreamTransfers:
         self._changed.set()
         if orders.receives:
             self._receives[step_id] = orders.receives
+            self._open.update(each.transfer_id for each in orders.receives)
+        for transfer_id in orders.cancelled:
+            self._give_up(transfer_id)
 
     def note_returned(self, step_id: int) -> None:
         """Begin the receives of a plan whose step has returned."""
@@ -78,6 +84,14 @@ class StreamTransfers:
             task = asyncio.create_task(self._receive(order), name="kv_transfers.receive")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    def _give_up(self, transfer_id: int) -> None:
+        """End a receive now, or when it begins. Does nothing if it has ended."""
+        if transfer_id not in self._open:
+            return
+        self._given_up.add(transfer_id)
+        if transfer_id in self._limits:
+            self._limits[transfer_id].reschedule(asyncio.get_running_loop().time())
 
     async def close(self) -> None:
         """Stop all transfers and close the connections."""
@@ -104,22 +118,29 @@ class StreamTransfers:
         started = time.monotonic()
         problem: str | None = None
         try:
-            async with asyncio.timeout(order.timeout_s), self._room:
-                await self._fetch(order)
+            async with asyncio.timeout(0 if order.transfer_id in self._given_up else order.timeout_s) as limit:
+                self._limits[order.transfer_id] = limit
+                async with self._room:
+                    await self._fetch(order)
         except TimeoutError:
-            problem = f"it took longer than {order.timeout_s:g} s"
+            problem = f"it took longer than {order.timeout_s or 0:g} s"
         except TetradError as error:
             problem = error.message
         except Exception as error:
             # A receive without an end would hold its request for ever.
             log.exception("kv_transfer.broke", address=order.address)
             problem = f"{type(error).__name__}: {error}"
+        is_given_up = order.transfer_id in self._given_up
+        self._limits.pop(order.transfer_id, None)
+        for ids_of in (self._open, self._given_up):
+            ids_of.discard(order.transfer_id)
         seconds, ids = time.monotonic() - started, [order.transfer_id]
         num_bytes = 0 if problem else len(order.blocks) * self._exchange.block_bytes
         if problem:
             # A copy that the time limit has interrupted goes on; the blocks are given to other requests after the report.
             await self._thread.submit(_do_nothing)
-        if problem and len(order.blocks):  # else the lease, which is only given back, has ended already
+        # Without blocks, it is a lease to give back that has ended already.
+        if problem and not is_given_up and len(order.blocks):
             log.warning("kv_transfer.failed", address=order.address, num_blocks=len(order.blocks), error=problem)
         self.events.put_nowait(
             KvTransferEvents(received=ids, failed=ids if problem else (), bytes_moved=num_bytes, seconds=seconds)

@@ -28,7 +28,7 @@ from tetrad.worker_svc.worker.compute_thread import ComputeThread
 from tetrad.worker_svc.worker.follower import Follower
 from tetrad.worker_svc.worker.functions import APPLY_TO_MODEL, CALL_FUNCTION
 from tetrad.worker_svc.worker.lost_device import LostDevice
-from tetrad.worker_svc.worker.profiler import Profiler
+from tetrad.worker_svc.worker.profile_window import ProfileWindow
 from tetrad.worker_svc.worker.snapshot import State
 from tetrad.worker_svc.worker.worker import Worker
 
@@ -77,7 +77,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
         capabilities: Callable[[], Sequence[types_pb2.Capability]],
         logits_processors: Sequence[str],
         max_message_bytes: int,
-        profiler: Profiler,
+        profiler: ProfileWindow,
         methods: CollectiveMethods,
         lost_device: LostDevice,
         health: Callable[[], Health],
@@ -288,7 +288,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
         self, request: worker_pb2.WorkerLifecycleServiceStartProfileRequest, context: Any
     ) -> worker_pb2.WorkerLifecycleServiceStartProfileResponse:
         """Start to record the compute thread."""
-        await self._compute.submit(self._profiler.start, request.prefix)
+        await self._compute.submit(self._profiler.start, request.prefix, request.delay_iterations, request.max_iterations)
         return worker_pb2.WorkerLifecycleServiceStartProfileResponse()
 
     async def StopProfile(

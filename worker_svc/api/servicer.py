@@ -53,6 +53,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         max_queued_steps: largest number of plans that are read ahead of the device.
         open_transfers: makes the transfers of the stream with an id.
         lost_device: watches the end of every stream, and checks the device after failed steps.
+        note_step: called on the compute thread before each step.
         metrics: the metrics of the worker.
         tracer: creates the spans of requests.
     """
@@ -70,9 +71,11 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         max_queued_steps: int,
         open_transfers: Callable[[int], StreamTransfers],
         lost_device: LostDevice,
+        note_step: Callable[[], None],
         metrics: WorkerMetrics,
         tracer: Tracer,
     ) -> None:
+        self._note_step = note_step
         self._worker, self._compute, self._waiting, self._lost_device = worker, compute, waiting, lost_device
         self._encoding, self._metrics, self._tracer, self._capabilities = encoding, metrics, tracer, capabilities
         self._ready = worker_pb2.ExecuteReady(
@@ -99,6 +102,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         traces = RequestTraces(self._tracer)
 
         def execute(plan: SchedulerOutput) -> ExecutedStep:
+            self._note_step()
             return self._worker.execute(stream_id, plan)  # looked up at each step: a profiler may have replaced the method
 
         fail = self._worker.step_failed

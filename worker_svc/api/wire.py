@@ -35,6 +35,8 @@ from tetrad.worker_svc.core.plan import (
     SamplingSpec,
     SchedulerOutput,
     ScoreIds,
+    SpeechRules,
+    TimestampRules,
 )
 from tetrad.worker_svc.worker.worker import Worker
 
@@ -69,6 +71,7 @@ def capabilities_of(worker: Worker) -> Sequence[types_pb2.Capability]:
         types_pb2.CAPABILITY_DRAFTS_WITH_STATES: worker.keeps_states,
         types_pb2.CAPABILITY_MULTIMODAL: worker.media is not None,
         types_pb2.CAPABILITY_KV_TRANSFER: worker.shares_blocks,
+        types_pb2.CAPABILITY_KV_TRANSFER_CANCEL: worker.shares_blocks,
         types_pb2.CAPABILITY_WEIGHT_UPDATE: True,
         types_pb2.CAPABILITY_LOGPROBS_MODES: True,
         types_pb2.CAPABILITY_PROMPT_SCORES: True,
@@ -232,6 +235,18 @@ def decode_sampling(params: types_pb2.SamplingParams) -> SamplingSpec:
         ignore_eos=params.ignore_eos,
         extra_args=decode_struct(params.extra_args) if params.HasField("extra_args") else None,
         score_ids=_decode_score_ids(params.prompt_score_ids) if params.HasField("prompt_score_ids") else None,
+        speech_rules=_decode_speech_rules(params.speech_rules) if params.HasField("speech_rules") else None,
+    )
+
+
+def _decode_speech_rules(message: types_pb2.SpeechRules) -> SpeechRules:
+    has_times = message.HasField("first_timestamp_id")
+    return SpeechRules(
+        tuple(ints(message.suppressed_token_ids).tolist()),
+        tuple(ints(message.suppressed_first_token_ids).tolist()),
+        TimestampRules(message.first_timestamp_id, message.max_initial_timestamp, message.written_before)
+        if has_times
+        else None,
     )
 
 

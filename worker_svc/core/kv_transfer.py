@@ -59,10 +59,11 @@ class KvReceive:
 
 @dataclass(frozen=True, slots=True)
 class KvTransferOrders:
-    """The transfers that begin with one plan."""
+    """The transfers that begin with one plan, and the ids of receives that end with it."""
 
     receives: Sequence[KvReceive] = ()
     leases: Sequence[KvLease] = ()
+    cancelled: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,27 @@ class ScoreIds:
 
 
 @dataclass(frozen=True, slots=True)
+class TimestampRules:
+    """When timestamps are written: ids from `first_id` on, of which the first one is at most `max_initial` larger.
+
+    A sentence that begins less than `written_before` behind `first_id` has text.
+    """
+
+    first_id: int
+    max_initial: int
+    written_before: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechRules:
+    """What a model of speech may write; see types.proto. None of `timestamps`: no rules for timestamps."""
+
+    suppressed_ids: tuple[int, ...] = ()
+    suppressed_first_ids: tuple[int, ...] = ()
+    timestamps: TimestampRules | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingSpec:
     """The sampling parameters of a request; protos/tetrad/v1/types.proto gives the ranges. The defaults have no effect."""
 
@@ -69,6 +90,7 @@ class SamplingSpec:
     ignore_eos: bool = False  # likewise
     extra_args: Mapping[str, Any] | None = None  # of custom logits processors
     score_ids: ScoreIds | None = None  # ids whose log-probabilities are returned at positions of the prompt
+    speech_rules: SpeechRules | None = None
 
     @property
     def is_greedy(self) -> bool:

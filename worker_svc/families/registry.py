@@ -146,6 +146,7 @@ WRAPPERS: Mapping[str, Family] = {
     "Qwen2_5_VLForConditionalGeneration": Family("Qwen2.5-VL", wrapper("qwen2_5_vl_text")),
     "Qwen3_5ForConditionalGeneration": Family("Qwen3.5", wrapper("qwen3_5_text")),
     "Qwen3_5MoeForConditionalGeneration": Family("Qwen3.5 MoE", wrapper("qwen3_5_moe_text")),
+    "Qwen3ASRForConditionalGeneration": Family("Qwen3-ASR", wrapper("qwen3", is_tied=True)),
     "Qwen3VLForConditionalGeneration": Family("Qwen3-VL", wrapper("qwen3_vl_text", is_deep=True)),
     "Qwen3VLMoeForConditionalGeneration": Family("Qwen3-VL MoE", wrapper("qwen3_vl_moe_text", is_deep=True)),
     "SmolVLMForConditionalGeneration": Family("SmolVLM", wrapper("llama")),

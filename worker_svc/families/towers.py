@@ -11,6 +11,7 @@ READS_IMAGES = frozenset(
         "Glm4vMoeForConditionalGeneration",
         "Idefics3ForConditionalGeneration",
         "InternVLForConditionalGeneration",
+        "Lfm2VlForConditionalGeneration",
         "LlavaForConditionalGeneration",
         "LlavaNextForConditionalGeneration",
         "LlavaOnevisionForConditionalGeneration",
@@ -25,9 +26,6 @@ READS_IMAGES = frozenset(
     }
 )
 """The keys of TOWER_KINDS in media/tower_kinds.py."""
-
-LISTENS = frozenset({"WhisperForConditionalGeneration"})
-"""The architectures with an encoder of audio whose output the decoder attends to (cross-attention)."""
 
 READS_VIDEOS = frozenset(
     {
@@ -52,12 +50,17 @@ READS_AUDIO = frozenset(
         "AudioFlamingo3ForConditionalGeneration",
         "GlmAsrForConditionalGeneration",
         "Qwen2AudioForConditionalGeneration",
+        "Qwen3ASRForConditionalGeneration",
     }
 )
 """The keys of AUDIO_KINDS in media/audio_reader.py."""
 
 
+ATTENDS_TO_AUDIO = frozenset({"WhisperForConditionalGeneration"})
+"""The architectures with an encoder of audio whose output the decoder attends to (cross-attention)."""
+
+
 def media_read_by(architecture: str) -> tuple[str, ...]:
-    """Return the modalities of the items in prompts of models of an architecture, whose embeddings replace tokens'."""
-    found = {"image": READS_IMAGES, "video": READS_VIDEOS, "audio": READS_AUDIO}
+    """Return the modalities of the items in prompts of models of an architecture."""
+    found = {"image": READS_IMAGES, "video": READS_VIDEOS, "audio": READS_AUDIO | ATTENDS_TO_AUDIO}
     return tuple(modality for modality, names in found.items() if architecture in names)

@@ -19,6 +19,7 @@ from tetrad.worker_svc.media.reader import Call, Encoded, Inputs
 _FEATURES = "input_features"
 _STRIDE = 2
 """Frames of a spectrogram that become one position of the audio model: the stride of its second convolution."""
+_FRAMES_OF_SECOND = 100
 
 
 class AudioKind(NamedTuple):
@@ -27,13 +28,17 @@ class AudioKind(NamedTuple):
     Attributes:
         mask: name of the tensor that marks the frames of sound among those of padding.
         max_seconds: returns the maximum duration from processor_config.json; 0: one window.
-        positions_per_embed: positions of the audio model that become one embedding.
+        frames_per_embed: frames of a window that become one embedding, rounded down.
+        window: returns the number of frames that are encoded together, from the config of the audio model.
+        step: returns the numbers of frames that a shorter last window may have a multiple of; 0: all windows are whole.
         prepare: changes transformers' module once, after its weights are in it.
     """
 
     mask: str
     max_seconds: Callable[[Mapping[str, Any]], int]
-    positions_per_embed: int
+    frames_per_embed: float
+    window: Callable[[Any], int]
+    step: Callable[[Any], int] = lambda _: 0
     prepare: Callable[[Any], object] = lambda _: None
 
 
@@ -52,10 +57,13 @@ class AudioReader:
     def __init__(self, kind: AudioKind, config: Any, extractor: Mapping[str, Any], processor: Mapping[str, Any]) -> None:
         audio = config.audio_config
         self._mask, self._num_bins = kind.mask, int(audio.num_mel_bins)
-        self._num_positions = int(getattr(audio, "max_source_positions", 0) or audio.max_position_embeddings)
+        self._num_frames, self._step = kind.window(audio), kind.step(audio)
         self._size, self._inner = int(audio.hidden_size), int(audio.intermediate_size)
-        num_windows = max(1, kind.max_seconds(processor) // int(extractor.get("chunk_length", 30)))
-        largest = num_windows * (self._num_positions // kind.positions_per_embed)
+        self._channels = int(getattr(audio, "downsample_hidden_size", 0))
+        most_frames = max(self._num_frames, kind.max_seconds(processor) * _FRAMES_OF_SECOND)
+        if not self._step:  # whole windows of the feature extractor
+            most_frames = max(1, kind.max_seconds(processor) // int(extractor.get("chunk_length", 30))) * self._num_frames
+        largest = int(most_frames / kind.frames_per_embed)
         self.modalities: tuple[Modality, ...] = (Modality(AUDIO, largest),)
 
     def encode(self, item: EncoderItem, call: Call) -> Encoded:
@@ -64,8 +72,9 @@ class AudioReader:
 
     def activation_values(self, num_embeds: int) -> int:  # noqa: ARG002 - every item is encoded in windows of one size
         """See ItemReader: for a window, the output of the convolutions, and the activations of one layer."""
-        convolved = _STRIDE * self._num_positions * (self._num_bins + 2 * self._size)
-        return convolved + self._num_positions * (12 * self._size + 2 * self._inner)
+        convolved = self._num_frames * (self._num_bins + 2 * self._size)
+        convolved += self._num_frames * self._num_bins * self._channels // 2  # the output of a convolution, and its activation
+        return convolved + self._num_frames // _STRIDE * (12 * self._size + 2 * self._inner)
 
     def _windows(self, item: EncoderItem) -> Iterator[Inputs]:
         """Yield the arguments for each window: a spectrogram [1, bins, frames], and marks of sound [1, frames]."""
@@ -75,14 +84,20 @@ class AudioReader:
             raise InvalidRequest(f"{text}{', '.join(sorted(item.tensors)) or 'none'}.")
         features = features[None] if features.ndim == len(("bins", "frames")) else features
         marks = marks[None] if marks.ndim == 1 else marks
-        num_frames = _STRIDE * self._num_positions
+        num_frames = features.shape[-1] if self._step and features.shape[-1] % self._step == 0 else self._num_frames
         shape = (len(marks), self._num_bins, num_frames)
         if features.dtype != np.float32 or features.shape != shape or marks.shape != (len(marks), num_frames):
             raise InvalidRequest(
                 f"The audio is {features.dtype} {list(features.shape)} with marks {list(marks.shape)}; the model takes windows "
-                f"of float32 {[self._num_bins, num_frames]}."
+                f"of float32 {[self._num_bins, self._num_frames]}."
             )
-        for window, marked in zip(features, marks, strict=True):
+        places = [
+            (window, slice(start, start + self._num_frames))
+            for window in range(len(marks))
+            for start in range(0, num_frames, self._num_frames)
+        ]
+        for place, part in places:
+            window, marked = features[place, :, part], marks[place, part]
             # Copies: the arrays may be in a message.
             yield {
                 _FEATURES: torch.from_numpy(window[None].astype(np.float32)),
@@ -110,6 +125,10 @@ def _qwen2_audio_features(module: Any, input_features: torch.Tensor, feature_att
     return SimpleNamespace(pooler_output=rows[0, : int(num_embeds[0])])
 
 
+def _of_positions(audio: Any) -> int:
+    return _STRIDE * int(getattr(audio, "max_source_positions", 0) or audio.max_position_embeddings)
+
+
 def _single(_: Mapping[str, Any]) -> int:
     return 0
 
@@ -119,8 +138,18 @@ def _listed(default: int) -> Callable[[Mapping[str, Any]], int]:
 
 
 AUDIO_KINDS: Mapping[str, AudioKind] = {
-    "AudioFlamingo3ForConditionalGeneration": AudioKind("input_features_mask", _listed(600), 2),
-    "GlmAsrForConditionalGeneration": AudioKind("input_features_mask", _listed(655), 4),
-    "Qwen2AudioForConditionalGeneration": AudioKind("feature_attention_mask", _single, 2, _add_qwen2_audio_features),
+    "AudioFlamingo3ForConditionalGeneration": AudioKind("input_features_mask", _listed(600), 4, _of_positions),
+    "GlmAsrForConditionalGeneration": AudioKind("input_features_mask", _listed(655), 8, _of_positions),
+    "Qwen2AudioForConditionalGeneration": AudioKind(
+        "feature_attention_mask", _single, 4, _of_positions, prepare=_add_qwen2_audio_features
+    ),
+    # Its attention spans windows of so many frames, each of whole chunks.
+    "Qwen3ASRForConditionalGeneration": AudioKind(
+        "input_features_mask",
+        _listed(600),
+        100 / 13,
+        window=lambda audio: int(audio.n_window_infer),
+        step=lambda audio: 2 * int(audio.n_window),
+    ),
 }
 """Architecture -> kind of its audio model."""

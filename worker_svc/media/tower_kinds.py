@@ -16,7 +16,9 @@ from tetrad.worker_svc.media.reader import Inputs
 
 _PIXELS, _GRID, _SIZES, _MASK = "pixel_values", "image_grid_thw", "image_sizes", "pixel_attention_mask"
 _COUNT = "batch_num_images"
+_SHAPES = "spatial_shapes"
 _GIVEN_DEFAULT = 2048
+_MOST_TILES, _MOST_CROPS = 128, 4
 
 
 class TowerKind(NamedTuple):
@@ -28,6 +30,7 @@ class TowerKind(NamedTuple):
         uses_mrope: see Tower.
         is_whole: see Modality.
         prepare: changes transformers' module once, after its weights are in it.
+        defaults: settings of an image processor that transformers has with torchvision alone; None: it has another.
     """
 
     read: Callable[[EncoderItem, Any, Normalization], Inputs]
@@ -35,6 +38,7 @@ class TowerKind(NamedTuple):
     uses_mrope: bool = False
     is_whole: bool = False
     prepare: Callable[[torch.nn.Module], object] = lambda _: None
+    defaults: Mapping[str, Any] | None = None
 
 
 def tensor_of(item: EncoderItem, name: str, *shape: int) -> Any:
@@ -122,6 +126,22 @@ def _read_patches(item: EncoderItem, processor: Any, normal: Normalization) -> I
     return {_PIXELS: torch.from_numpy(patches.reshape(rows, -1)), _GRID: grid}
 
 
+def _read_naflex(item: EncoderItem, _processor: Any, normal: Normalization) -> Inputs:
+    """Rows of patches [patches, patch * patch * 3] of all tiles of one image, and rows and columns of each tile [tiles, 2]."""
+    shapes = torch.from_numpy(tensor_of(item, _SHAPES, -1, 2).astype(np.int64))
+    counts = shapes.prod(dim=1)
+    if len(counts) > _MOST_TILES or int(shapes.min()) < 1 or int(shapes.max()) > _GIVEN_DEFAULT:
+        raise InvalidRequest(f"Tensor {_SHAPES!r} of a media item has values that are no rows and columns of a tile.")
+    array = tensor_of(item, _PIXELS, int(counts.sum()), -1)
+    if array.shape[1] % normal.num_channels:
+        raise InvalidRequest(f"Rows of {_PIXELS!r} have {array.shape[1]} values, which are no {normal.num_channels} channels.")
+    values = normal.of(array.reshape(len(array), -1, normal.num_channels), 2).reshape(len(array), -1)
+    tiles = torch.split(torch.from_numpy(values), counts.tolist())
+    mask = torch.arange(int(counts.max()))[None] < counts[:, None]
+    pixels = torch.nn.utils.rnn.pad_sequence(list(tiles), batch_first=True)
+    return {_PIXELS: pixels, _SHAPES: shapes, _MASK: mask.long()}
+
+
 def _edge(size: Any, *names: str) -> int:
     """Return a value of a processor's size, which may have several names."""
     values = size if isinstance(size, Mapping) else vars(size) if hasattr(size, "__dict__") else {}
@@ -187,8 +207,15 @@ def _of_limited_pinpoints(_processor: Any, config: Any) -> int:
     return side * side + max(min(rows * side * columns * side, most) + rows * side for rows, columns in tiles)
 
 
-def _of_pooled_image(_processor: Any, config: Any) -> int:
-    return int(config.mm_tokens_per_image)
+def _of_tiles_and_whole(processor: Any, _config: Any) -> int:
+    tile = -(-(int(processor.tile_size) // int(processor.encoder_patch_size)) // int(processor.downsample_factor))
+    return (int(processor.max_tiles) * tile**2 if processor.do_image_splitting else 0) + int(processor.max_image_tokens)
+
+
+def _of_pooled_image(processor: Any, config: Any) -> int:
+    """The whole image, and the crops that a request may ask for: as many as transformers' processor makes."""
+    crops = getattr(processor, "pan_and_scan_max_num_crops", None)
+    return int(config.mm_tokens_per_image) * (1 + int(_MOST_CROPS if crops is None else crops))
 
 
 def _keep_single_row(module: torch.nn.Module) -> None:
@@ -200,6 +227,19 @@ def _keep_single_row(module: torch.nn.Module) -> None:
     projector.register_forward_hook(lambda _module, _inputs, output: output[None])
 
 
+_LFM2: Mapping[str, Any] = {
+    "downsample_factor": 2,
+    "do_image_splitting": True,
+    "max_tiles": 10,
+    "max_image_tokens": 256,
+    "encoder_patch_size": 16,
+    "tile_size": 512,
+    "do_rescale": True,
+    "rescale_factor": 1 / 255,
+    "do_normalize": True,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+}
 _PATCHES = TowerKind(_read_patches, _of_patches, uses_mrope=True)
 _VIDEO_PATCHES = TowerKind(_read_patches, _of_videos_patches, uses_mrope=True)
 _SPLIT_TILES = TowerKind(_read_masked_tiles, _of_split_tiles)
@@ -212,6 +252,7 @@ TOWER_KINDS: Mapping[str, TowerKind] = {
     "Glm4vMoeForConditionalGeneration": _VIDEO_PATCHES,
     "Idefics3ForConditionalGeneration": _SPLIT_TILES,
     "InternVLForConditionalGeneration": TowerKind(_read_tiles, _of_cropped_tiles),
+    "Lfm2VlForConditionalGeneration": TowerKind(_read_naflex, _of_tiles_and_whole, defaults=_LFM2),
     "LlavaForConditionalGeneration": TowerKind(_read_whole_image, _of_whole_image),
     "LlavaNextForConditionalGeneration": _ANYRES,
     "LlavaOnevisionForConditionalGeneration": TowerKind(_read_anyres_or_whole, _of_limited_pinpoints),

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ import torch
 from tetrad.services.errors import ModelError, one_line
 from tetrad.services.log import get_logger
 from tetrad.services.models.model_directory import read_model_json
-from tetrad.services.models.video_files import read_video_settings
+from tetrad.services.models.video_files import read_image_settings, read_video_settings
 from tetrad.worker_svc.checkpoint.model_config import apply_overrides, read_model_config
 from tetrad.worker_svc.checkpoint.open import open_files
 from tetrad.worker_svc.checkpoint.source import DOWNLOAD_AGAIN, WeightSource
@@ -79,8 +80,11 @@ def load_tower(
         return None
     try:
         with quiet():
-            processor = _processor(
-                request.path, str(config.get("model_type")), json.loads(request.processor_kwargs_json or "{}")
+            kwargs = json.loads(request.processor_kwargs_json or "{}")
+            processor = (
+                _processor(request.path, str(config.get("model_type")), kwargs)
+                if kind.defaults is None
+                else SimpleNamespace(**{**kind.defaults, **read_image_settings(request.path), **kwargs})
             )
     except Exception as error:  # noqa: BLE001 - settings of a processor may be anything
         reason = f"its image processor cannot be made: {one_line(error)}"

@@ -73,7 +73,9 @@ class VisionReader:
             most = int(getattr(config, "vision_aspect_ratio", "").removeprefix("anyres_max_") or 0)
             largest = max(height * width for height, width in tiles) // side**2
             return -(-(1 + largest) // (1 + most)) if most else 1
-        side = _first(self._vision, "spatial_merge_size") or _first(config, "spatial_merge_size", "scale_factor")
+        side = _first(self._vision, "spatial_merge_size") or _first(
+            config, "spatial_merge_size", "scale_factor", "downsample_factor"
+        )
         return (side or round(1 / getattr(config, "downsample_ratio", 1))) ** 2
 
 

@@ -1,8 +1,9 @@
 """Sampler: one vectorised pass over all rows that sample in a step.
 
-Order: raw scores, allowed ids, grammar, bad words, logit bias, min_tokens, custom processors, penalties, thinking budget,
-processed scores, temperature, min_p, top_k, top_p, draw, gather. Owned by the model runner, on the compute thread. Parameters
-live in arrays by slot; a step without logprobs or processors in which every row is greedy needs only the argmax of the logits.
+Order: raw scores, allowed ids, grammar, bad words, logit bias, min_tokens, custom processors, penalties, speech rules,
+thinking budget, processed scores, temperature, min_p, top_k, top_p, draw, gather. Owned by the model runner, on the compute
+thread. Parameters live in arrays by slot; a step without logprobs or processors in which every row is greedy needs only the
+argmax of the logits.
 A row without an allowed token fails alone.
 """
 
@@ -31,6 +32,7 @@ from tetrad.worker_svc.sampler.min_tokens import MinTokens
 from tetrad.worker_svc.sampler.penalties import Penalties
 from tetrad.worker_svc.sampler.processors import LogitsProcessor
 from tetrad.worker_svc.sampler.scores import DrawnRows, make_scores
+from tetrad.worker_svc.sampler.speech_rules import SpeechRules
 from tetrad.worker_svc.sampler.thinking_budget import ThinkingBudget
 from tetrad.worker_svc.sampler.truncation import TruncationRows, truncate
 
@@ -103,7 +105,7 @@ class Sampler:
         self._before_grammar: tuple[LogitsProcessor, ...] = (AllowedIds(),)
         self._after_grammar: tuple[LogitsProcessor, ...] = (BadWords(), LogitBias(), MinTokens())
         self._custom = CustomProcessors(processors)
-        self._after_custom: tuple[LogitsProcessor, ...] = (Penalties(vocab_size), ThinkingBudget())
+        self._after_custom: tuple[LogitsProcessor, ...] = (Penalties(vocab_size), SpeechRules(), ThinkingBudget())
         self._logprobs, self._scores = SampleLogprobs(), make_scores(logprobs_mode)
         self._listeners = (
             *self._before_grammar,

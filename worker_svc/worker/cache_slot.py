@@ -13,6 +13,7 @@ from tetrad.worker_svc.core.layout_check import LOWER_KV_CACHE, LOWER_STEP
 from tetrad.worker_svc.core.memory_shortage import memory_for
 from tetrad.worker_svc.core.plan import Runner
 from tetrad.worker_svc.core.ranks import RankLost
+from tetrad.worker_svc.kv_cache.block_exchange import BlockExchange
 
 log = get_logger()
 
@@ -32,6 +33,9 @@ class CacheSlot:
         size_bytes: size of the cache; 0: there is none.
         num_groups: number of its KV groups.
         is_warm: whether the dummy steps have run.
+        contents: the content of the blocks, for transfers; None: it cannot be read, or other ranks have parts of it.
+        exchange: the blocks that move to and from other workers.
+        fingerprint: see checkpoint/fingerprint.py; empty: there was no cache yet.
     """
 
     def __init__(self, give_back_memory: Callable[[], None]) -> None:
@@ -41,6 +45,9 @@ class CacheSlot:
         self.size_bytes = 0
         self.num_groups = 1
         self.is_warm = False
+        self.contents: BlockContents | None = None
+        self.exchange = BlockExchange()
+        self.fingerprint = b""
         self._measured: tuple[MemoryQuestion, int] | None = None
 
     def ready_runner(self) -> Runner:
@@ -55,24 +62,25 @@ class CacheSlot:
         runner = self.runner
         return runner.num_requests if runner else 0
 
-    @property
-    def contents(self) -> BlockContents | None:
-        """The content of the blocks; None: it cannot be read."""
-        runner: object = self.runner
-        return runner.block_contents if isinstance(runner, SharesBlocks) else None
-
     def has(self, layout: KvLayout) -> bool:
         """Return whether there is a cache of this layout."""
         return self.runner is not None and layout == self.layout
 
-    def allocate(self, model: LoadedModel, layout: KvLayout, groups: Sequence[KvGroup]) -> None:
-        """Allocate a cache in the empty slot; `groups` are the model's, with blocks of the layout's size.
+    def allocate(self, model: LoadedModel, layout: KvLayout, groups: Sequence[KvGroup], *, is_whole: bool) -> None:
+        """Allocate a cache in the empty slot.
+
+        Args:
+            model: the loaded model.
+            layout: see LoadedModel.make_runner.
+            groups: the model's groups, with blocks of the layout's size.
+            is_whole: whether no other rank has a part of the model.
 
         Raises FailedPrecondition if memory is too small.
         """
         size_bytes = layout.num_blocks * block_bytes(groups)
         with memory_for("The KV cache", size_bytes, LOWER_KV_CACHE):
-            self.runner = model.make_runner(layout)
+            runner = self.runner = model.make_runner(layout)
+        self.contents = runner.block_contents if is_whole and isinstance(runner, SharesBlocks) else None
         self.layout, self.size_bytes, self.num_groups = layout, size_bytes, len(groups)
         log.info("kv_cache.allocated", num_blocks=layout.num_blocks, block_size=layout.block_size)
 
@@ -92,7 +100,7 @@ class CacheSlot:
     def drop(self) -> None:
         """Free the cache."""
         had_runner = self.runner is not None
-        self.runner, self.layout, self.is_warm, self.size_bytes = None, None, False, 0
+        self.runner, self.layout, self.contents, self.is_warm, self.size_bytes = None, None, None, False, 0
         if had_runner:
             self._give_back_memory()
 

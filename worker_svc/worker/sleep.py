@@ -10,8 +10,10 @@ from tetrad.services.errors import InvalidRequest
 from tetrad.worker_svc.core.device import KvLayout
 
 WEIGHTS, KV_CACHE = "weights", "kv_cache"
-LEVELS = (1, 2)
-"""Levels of sleep. 1: weights are kept in host memory; 2: weights are deleted, and loaded again at wake-up."""
+LEVELS = (1, 2, 3)
+"""Levels of sleep. 1: weights are kept in host memory; 2: weights are deleted, and loaded again at wake-up; 3: weights stay on
+the device, and the KV cache alone sleeps.
+"""
 
 
 @dataclass(slots=True)
@@ -21,7 +23,7 @@ class Sleep:
     Attributes:
         level: one of LEVELS.
         layout: the layout of the KV cache before the sleep; None: there was no KV cache.
-        has_weights: whether the weights have been restored.
+        has_weights: whether the weights are on the device: they have been restored, or stayed there.
     """
 
     level: int
@@ -32,7 +34,7 @@ class Sleep:
 def check_level(level: int) -> None:
     """Raise InvalidRequest unless the level is one of LEVELS."""
     if level not in LEVELS:
-        raise InvalidRequest(f"level must be 1 or 2, got {level}.", field="level")
+        raise InvalidRequest(f"level must be 1, 2 or 3, got {level}.", field="level")
 
 
 def parts_to_wake(sleep: Sleep, tags: Iterable[str]) -> frozenset[str]:

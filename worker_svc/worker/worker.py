@@ -23,14 +23,12 @@ from tetrad.worker_svc.core.device import (
     Progress,
     SharesExperts,
 )
-from tetrad.worker_svc.core.kv_transfer import BlockContents
 from tetrad.worker_svc.core.layout_check import check_layout
 from tetrad.worker_svc.core.lora import ModelLoras
 from tetrad.worker_svc.core.media import ModelMedia, media_of
 from tetrad.worker_svc.core.plan import EncoderItem, ExecutedStep, Ints, SchedulerOutput
 from tetrad.worker_svc.core.plan_check import check_plan
 from tetrad.worker_svc.core.ranks import GroupPlace, ObedientRunner, Order, Orders, Shard, Stage
-from tetrad.worker_svc.kv_cache.block_exchange import BlockExchange
 from tetrad.worker_svc.worker.cache_slot import CacheSlot, block_bytes
 from tetrad.worker_svc.worker.model_request import model_request
 from tetrad.worker_svc.worker.model_slot import ModelSlot
@@ -47,8 +45,6 @@ class Worker:
     Attributes:
         weights: the loaded model, and updates of its weights.
         cache: the KV cache, with its runner.
-        exchange: the blocks of the cache that move to and from other workers.
-        fingerprint: that of the present KV cache, see checkpoint/fingerprint.py; empty: there was none yet.
 
     Args:
         device: the open device; the constructor calls `set_up`, so it has to run on the compute thread.
@@ -85,8 +81,6 @@ class Worker:
         self._stream_id = 0
         self._epoch = 0
         self._part = Shard(0, 1), Stage()
-        self.exchange = BlockExchange()
-        self.fingerprint = b""
 
     def snapshot(self) -> Snapshot:
         """Return the current state; safe on any thread."""
@@ -199,8 +193,8 @@ class Worker:
         if not self.cache.has(layout):
             check_layout(layout, block_bytes(own))
             self._drop_runner()
-            self.cache.allocate(model, layout, own)
-            self.fingerprint = self.weights.fingerprint((self._device.name, layout.block_size, own))
+            self.cache.allocate(model, layout, own, is_whole=all(part.size == 1 for part in self._part))
+            self.cache.fingerprint = self.weights.fingerprint((self._device.name, layout.block_size, own))
             self._sleep = None
         return self.cache.size_bytes
 
@@ -217,7 +211,7 @@ class Worker:
         self.cache.warm_up(report)
 
     def sleep(self, level: int) -> None:
-        """Drop the KV cache, and move the weights to host memory (level 1) or drop them (level 2).
+        """Drop the KV cache, and move the weights to host memory (level 1), drop them (level 2) or let them be (level 3).
 
         Does nothing if the worker is asleep.
         """
@@ -228,9 +222,9 @@ class Worker:
         self._drop_runner()
         if level == 1:
             model.sleep()
-        else:
+        elif level == 2:
             self.weights.model = None
-        self._sleep = Sleep(level, layout)
+        self._sleep = Sleep(level, layout, has_weights=level == 3)
         del model
         self._give_back_memory()
         log.info("worker.asleep", level=level)
@@ -272,7 +266,7 @@ class Worker:
             model.loras.clear()
         self._supersede()
         self._epoch = epoch
-        self.exchange.open(self._stream_id, self._block_contents)
+        self.cache.exchange.open(self._stream_id, self.cache.contents)
         return self._stream_id
 
     def end_stream(self, stream_id: int) -> None:
@@ -326,13 +320,7 @@ class Worker:
     @property
     def shares_blocks(self) -> bool:
         """Whether other workers can read blocks of the present KV cache, and write to it. Safe on any thread."""
-        return self._block_contents is not None
-
-    @property
-    def _block_contents(self) -> BlockContents | None:
-        """The content of the blocks. None: it cannot be read, or another rank has a part of it."""
-        is_whole = all(part.size == 1 for part in self._part)
-        return self.cache.contents if is_whole else None
+        return self.cache.contents is not None
 
     def encode(self, stream_id: int, item: EncoderItem, after_step: int) -> None:
         """Encode a media item of a stream, and store its embeddings in the encoder cache; on the tower's thread.
@@ -391,7 +379,7 @@ class Worker:
         """Take the worker from the open stream, whose media items are deleted."""
         self._stream_id += 1
         self._epoch = 0
-        self.exchange.close()
+        self.cache.exchange.close()
         if (media := self.media) is not None:
             media.cache.restart(self._stream_id)
 

@@ -10,6 +10,7 @@ from tetrad.frontend.chat.turn_stream import TurnPart
 from tetrad.frontend.engine.wire import FINISH_REASON_TO_WIRE
 from tetrad.frontend.parsing.elements.pieces import Content, Piece, Reasoning, ToolCallArguments, ToolCallStart
 from tetrad.frontend.request.outputs import CompletionOutput, PositionLogprobs, RequestOutput
+from tetrad.frontend.request.spec_decode_metrics import RequestSpecDecodeMetrics
 from tetrad.v1 import inference_pb2, types_pb2
 
 Answer = TypeVar("Answer", inference_pb2.GenerateResponse, inference_pb2.ChatResponse)
@@ -90,6 +91,8 @@ class Answers:
             message.usage.prompt_tokens = len(output.prompt_token_ids)
             message.usage.completion_tokens = self._num_tokens[new.index]
             message.usage.cached_tokens = output.num_cached_tokens or 0
+        if (metrics := new.spec_decode_metrics) is not None and new.finish_reason is not None:
+            message.spec_decode_metrics.CopyFrom(_metrics_of(metrics))
         if output.kv_transfer_params is not None:
             message.kv_transfer_params_json = json.dumps(output.kv_transfer_params)
         if isinstance(new.stop_reason, int):
@@ -114,6 +117,16 @@ def _add_pieces(message: inference_pb2.ChatResponse, pieces: Iterable[Piece], *,
                 if index not in calls:
                     calls[index] = message.tool_calls.add(index=index)
                 calls[index].arguments_json += text
+
+
+def _metrics_of(metrics: RequestSpecDecodeMetrics) -> inference_pb2.RequestSpecDecodeMetrics:
+    return inference_pb2.RequestSpecDecodeMetrics(
+        num_draft_tokens=metrics.num_draft_tokens,
+        num_accepted_tokens=metrics.num_accepted,
+        histogram=metrics.histogram,
+        per_step_accepted=metrics.per_step_accepted,
+        per_step_drafted=metrics.per_step_drafted,
+    )
 
 
 def _token_logprobs(token_id: int, position: PositionLogprobs) -> inference_pb2.TokenLogprobs:

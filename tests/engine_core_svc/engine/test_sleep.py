@@ -165,8 +165,8 @@ async def test_an_order_may_be_given_again_at_the_same_level_only(stack):
         await sleep(stack, level=2)
     with pytest.raises(AlreadyExists, match="wake it up instead"):
         await asked(stack.admin.Resume(pb.ResumeRequest()))
-    with pytest.raises(InvalidRequest, match="level must be 0, 1 or 2, got 3"):
-        await sleep(stack, level=3)
+    with pytest.raises(InvalidRequest, match="level must be 0, 1, 2 or 3, got 4"):
+        await sleep(stack, level=4)
 
     assert stack.worker.orders == [1]
 
@@ -259,17 +259,19 @@ async def test_health_and_load_say_that_it_sleeps(stack):
     assert (asleep[1] == serving, awake[1] == serving) == (False, True)
 
 
-@pytest.mark.parametrize(("level", "state"), [(0, "awake"), (1, "weights_offloaded"), (2, "discard_all")])
+@pytest.mark.parametrize(
+    ("level", "state"), [(0, "awake"), (1, "weights_offloaded"), (2, "discard_all"), (3, "kv_cache_released")]
+)
 async def test_a_gauge_says_how_the_engine_sleeps(directory, monkeypatch, level, state):
     """Under vLLM's name and with its labels."""
     found = []
-    monkeypatch.setattr(service, "EngineMetrics", lambda: found.append(EngineMetrics()) or found[-1])
+    monkeypatch.setattr(service, "EngineMetrics", lambda *args: found.append(EngineMetrics(*args)) or found[-1])
     async with Stack(directory) as stack:
         await stack.client()
         await sleep(stack, level=level)
         values = {
             each: found[0].registry.get_sample_value("tetrad:engine_sleep_state", {"sleep_state": each})
-            for each in ("awake", "weights_offloaded", "discard_all")
+            for each in ("awake", "weights_offloaded", "discard_all", "kv_cache_released")
         }
 
     assert values == {each: float(each == state) for each in values}

@@ -9,6 +9,7 @@ from tetrad.engine_core_svc.engine.condition import Condition
 from tetrad.engine_core_svc.engine.orders import Orders
 from tetrad.engine_core_svc.engine.sleep import Sleeper
 from tetrad.engine_core_svc.engine.weight_updates import WeightUpdates
+from tetrad.engine_core_svc.observability.metrics import EngineMetrics
 from tetrad.engine_core_svc.sessions.sessions import Sessions
 from tetrad.engine_core_svc.worker.group import NewWeights, Weights
 from tetrad.services.errors import AlreadyExists, FailedPrecondition, ModelError, Unavailable
@@ -43,7 +44,11 @@ class Engine:
         self.scheduler, self.aborts = SimpleNamespace(admitting=True, running=["a request"]), 0
         sleeper = Sleeper(self.workers, self.sessions, Condition(lambda: None))
         self.orders = Orders(self.scheduler, sleeper, abort_all=self._abort, on_change=lambda: None)
-        self.updates = WeightUpdates(self.workers, self.sessions, self.orders)
+        self.metrics = EngineMetrics()
+        self.updates = WeightUpdates(self.workers, self.sessions, self.orders, self.metrics)
+
+    def num_updates(self, result):
+        return self.metrics.registry.get_sample_value("tetrad:engine_weight_updates_total", {"result": result})
 
     def _abort(self):
         self.aborts += 1
@@ -73,6 +78,7 @@ async def test_an_update_waits_for_the_boundary_of_steps_and_holds_requests_unti
 
     assert held == (True, True, [])
     assert await finishing == "v2"
+    assert (engine.num_updates("done"), engine.num_updates("failed")) == (1, 0)
     assert engine.workers.order == [("/new", "v2")]
     assert (engine.orders.is_frozen, engine.orders.may_rest, engine.scheduler.admitting) == (False, False, True)
 
@@ -160,6 +166,7 @@ async def test_an_update_that_fails_ends_and_lets_requests_go_on(errors, calls):
         await finishing
     assert not engine.orders.is_frozen
     assert engine.workers.weights == Weights()
+    assert (engine.num_updates("done"), engine.num_updates("failed")) == (0, 1)
 
 
 async def test_one_update_is_applied_at_a_time():

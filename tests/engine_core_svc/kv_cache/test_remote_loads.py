@@ -101,6 +101,23 @@ def test_the_blocks_of_a_request_that_ends_while_it_waits_stay_until_the_transfe
     assert bench.scheduler.kv_cache.blocks_missing(bench.add(PROMPT)) <= 0
 
 
+def test_a_transfer_is_given_up_once_when_all_that_waited_have_ended(bench):
+    given_up = []
+    bench.scheduler.kv_cache.connector.give_up = given_up.append
+    request = bench.add(PROMPT, max_tokens=1)
+    bench.step()
+    bench.plan()
+    before = list(given_up)
+
+    bench.scheduler.finish_requests([request.key], RequestStatus.FINISHED_ABORTED)
+    for _ in range(2):
+        bench.plan()
+
+    assert (before, [load.request.key for load in given_up]) == ([], [request.key])
+    bench.scheduler.note_transfers(TransferEvents(received=[request.key], failed=[request.key]))
+    assert bench.num_free == 11
+
+
 def test_a_request_that_does_not_read_the_prefix_cache_fetches_nothing(bench):
     request = bench.add(PROMPT, max_tokens=1, skip_reading_prefix_cache=True)
 

@@ -116,3 +116,14 @@ def test_no_count_of_waiting_requests_is_negative_while_requests_come_during_a_s
     assert value(metrics, "requests_waiting", reason="capacity") == 0
     assert value(metrics, "requests_waiting", reason="grammar") > 0
     assert value(metrics, "requests_waiting", reason="adapter") > 0
+
+
+@pytest.mark.parametrize(("version", "shown"), [("", "default"), ("step-100", "step-100")])
+def test_the_version_of_the_weights_is_a_label(make_bench, version, shown):
+    metrics, sessions, scheduler = EngineMetrics(), Sessions(), make_bench().scheduler
+    sessions.weight_version = version
+    sleeper = SimpleNamespace(is_asleep=False, level=0)
+
+    metrics.watch(SimpleNamespace(scheduler=scheduler, sessions=sessions, sleeper=sleeper))
+
+    assert value(metrics, "weights_info", weight_version=shown) == 1

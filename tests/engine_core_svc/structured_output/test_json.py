@@ -172,6 +172,7 @@ def test_whatever_is_sampled_validates(open_writer, name):
         ({"type": "array", "uniqueItems": True}, "uniqueItems"),
         ({"type": "array", "uniqueItems": True, "items": {"enum": [*"abcdef"]}}, "uniqueItems"),
         ({"type": "array", "uniqueItems": True, "items": {"enum": [1, 1.0]}}, "uniqueItems"),
+        ({"type": "array", "uniqueItems": True, "items": {"enum": ["a" * 600, "b" * 600]}}, "uniqueItems"),
         ({"contains": INTEGER, "minContains": 2}, "contains"),
         ({"if": INTEGER, "then": {"minimum": 1}}, "if, then"),
         ({"propertyNames": {"format": "date"}}, "propertyNames"),

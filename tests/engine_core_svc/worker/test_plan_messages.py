@@ -1,7 +1,10 @@
 """Plans written and results read: every field of the messages between the engine core and its workers."""
 
+import pytest
+
 from tests.engine_core_svc.wire_values import HEADERS, columns
 from tetrad.engine_core_svc.core.adapter import Adapter, LoraRef
+from tetrad.engine_core_svc.core.kv_transfer import TransferOrders
 from tetrad.engine_core_svc.core.params_wire import PoolingMessage, SamplingMessage
 from tetrad.engine_core_svc.core.payload import WorkerPayload
 from tetrad.engine_core_svc.core.plan import (
@@ -17,7 +20,7 @@ from tetrad.engine_core_svc.core.prompt_embeds import PromptEmbeds
 from tetrad.engine_core_svc.worker.wire import decode_result, encode_plan
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.request_context import RequestContext
-from tetrad.services.rpc.columns import pack_u32
+from tetrad.services.rpc.columns import pack_u32, unpack_u32
 from tetrad.services.rpc.status import to_status
 from tetrad.v1 import types_pb2, worker_pb2
 
@@ -175,3 +178,12 @@ def test_the_adapter_and_the_embeddings_of_a_request_are_in_a_plan():
     assert written.lora_request == types_pb2.LoraRequest(name="a", id=99, path="/a")
     expected = types_pb2.Tensor(dtype=types_pb2.DATA_TYPE_FLOAT32, shape=[1, 3], inline=bytes(12))
     assert (written.prompt_embeds, written.prompt_is_token_ids) == (expected, b"\x01\x00")
+
+
+@pytest.mark.parametrize(("cancels", "ids"), [(True, [7, 9]), (False, [])])
+def test_transfers_are_given_up_by_workers_that_can_do_this(cancels, ids):
+    plan = SchedulerOutput(step_id=3, transfers=TransferOrders(cancelled=[7, 9]))
+
+    written = encode_plan(plan, cancels_transfers=cancels).step
+
+    assert list(unpack_u32(written.kv_transfers.cancelled_transfer_ids)) == ids

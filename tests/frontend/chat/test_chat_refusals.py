@@ -25,7 +25,7 @@ for _ in range(40):
         ({"modalities": ["text", "audio"]}, "modalities must be ['text']"),
         ({"audio": {"voice": "x"}}, "audio is not supported"),
         ({"web_search_options": {}}, "web_search_options is not supported"),
-        ({"media_io_kwargs": {"image": {"image_mode": "L"}}}, "media_io_kwargs is not supported"),
+        ({"media_io_kwargs": {"image": {"image_mode": "L"}}}, "fake is not a multimodal model"),
         ({"reasoning_effort": "much"}, "reasoning_effort"),
         ({"max_completion_tokens": 0}, "max_completion_tokens"),
         ({"top_logprobs": 2}, "when using `top_logprobs`, `logprobs` must be set to true."),

@@ -79,7 +79,7 @@ async def test_a_profile_that_one_engine_refuses_is_stopped_where_it_began(serve
 
 async def test_a_profile_whose_caller_leaves_before_it_began_is_stopped(tmp_path):
     class Hanging:
-        async def start_profile(self, prefix):
+        async def start_profile(self, prefix, delay, most):
             await asyncio.get_running_loop().create_future()
 
     own = StepProfiler("frontend", tmp_path, lambda: ())

@@ -267,17 +267,17 @@ def test_nothing_is_kept_of_requests_that_have_ended(carrier):
 
 
 def test_only_the_tensors_of_a_feature_are_omitted(carrier):
-    message = types_pb2.MultiModalFeature(
-        modality="image", identifier="i", hash="h", offset=3, length=4, is_embed=b"\1\0\1\1", num_embeds=3, grid=[1, 1, 3]
-    )
+    message = types_pb2.MultiModalFeature(modality="video", identifier="i", hash="h", offset=3, length=4, num_embeds=3)
+    message.is_embed, message.time_step = b"\1\0\1\1", 2.5
+    message.grid.extend([1, 1, 3])
     message.tensors["pixel_values"].inline = bytes(NUM_BYTES)
     [feature] = decode_features([message])
 
     bare = without_tensors(feature)
 
     written = {field.name for field, _ in bare.message.ListFields()}
-    assert written == {field.name for field, _ in message.ListFields()} - {"tensors", "offset"}
+    assert written == {field.name for field, _ in message.ListFields()} - {"tensors"}
     assert all(getattr(bare.message, name) == getattr(message, name) for name in written)
     unread = {"layouts"}
-    assert written | {"tensors", "offset"} | unread == set(types_pb2.MultiModalFeature.DESCRIPTOR.fields_by_name)
+    assert written | {"tensors"} | unread == set(types_pb2.MultiModalFeature.DESCRIPTOR.fields_by_name)
     assert (bare.num_bytes, bare.offset) == (bare.message.ByteSize(), 3)

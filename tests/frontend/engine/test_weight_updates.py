@@ -89,6 +89,15 @@ async def test_an_engine_core_that_was_lost_gets_the_whole_update_again(http, se
     assert second.orders[-3:] == UPDATE
 
 
+async def test_an_engine_core_that_is_lost_at_the_beginning_is_awaited(http, second):
+    second.refusals["StartWeightUpdate"] = [Unavailable("The engine core is starting.") for _ in range(3)]
+
+    answer = await update(http)
+
+    assert answer.status_code == 200
+    assert second.orders == UPDATE
+
+
 async def test_a_loss_without_return_is_an_error(http, second, monkeypatch):
     monkeypatch.setattr(weights_client, "_PATIENCE_S", 0.0)
     second.refusals["UpdateWeights"] = [Unavailable("The worker was lost.") for _ in range(9)]

@@ -53,6 +53,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
         self.shares_params = True  # what it says of itself
         self.supports_lora = False  # likewise
         self.logits_processors = ()  # likewise
+        self.draft_metrics = None  # of each request
         self.capabilities = [types_pb2.CAPABILITY_PROMPT_SCORES]  # likewise
         self.modalities = ()  # likewise
         self.max_media_bytes = 0  # likewise
@@ -228,6 +229,8 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
                 output.new_prompt_logprobs.CopyFrom(_logprobs(each.prompt[1:], params.prompt_logprobs))
             if params.HasField("prompt_score_ids"):
                 output.prompt_scores.CopyFrom(_scores(params.prompt_score_ids, len(each.prompt)))
+        if finish and self.draft_metrics is not None:
+            output.spec_decode_metrics.CopyFrom(self.draft_metrics)
         if finish and each.request.kv_transfer.do_remote_decode and self.keeps_blocks:
             output.kv_transfer.CopyFrom(self._handoff(each))
         if params.HasField("logprobs"):

@@ -53,6 +53,7 @@ class FakeEngineAdmin(engine_core_pb2_grpc.EngineCoreAdminServiceServicer):
         return engine_core_pb2.ResetEncoderCacheResponse()
 
     async def GetInfo(self, request, context):
+        await self._refuse(context, "GetInfo")
         return engine_core_pb2.EngineCoreAdminServiceGetInfoResponse(info=self.engine._info())
 
     async def InitWeightTransfer(self, request, context):
@@ -60,6 +61,7 @@ class FakeEngineAdmin(engine_core_pb2_grpc.EngineCoreAdminServiceServicer):
         return engine_core_pb2.InitWeightTransferResponse()
 
     async def StartWeightUpdate(self, request, context):
+        await self._refuse(context, "StartWeightUpdate")
         self.engine.orders.append(("start_weights",))
         return engine_core_pb2.StartWeightUpdateResponse()
 

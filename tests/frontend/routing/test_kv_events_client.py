@@ -7,6 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.frontend.fakes import FakeEngine
+from tetrad.frontend.routing import kv_events_client
 from tetrad.frontend.routing.block_keys import block_keys, first_parent
 from tetrad.frontend.routing.kv_events_client import KvEventsClient
 from tetrad.frontend.routing.prefix_memory import PrefixMemory
@@ -192,7 +193,8 @@ async def test_a_snapshot_in_between_takes_the_place_of_what_was_known(engine, l
     assert engine.kv_starts == [0]
 
 
-async def test_the_events_of_another_engine_core_are_not_taken(engine, listener, memory):
+async def test_the_events_of_another_engine_core_are_not_taken(engine, listener, memory, monkeypatch):
+    monkeypatch.setattr(kv_events_client, "_WRONG_AFTER_S", 0.1)
     tell(engine, 5, stored(), snapshot=True)
 
     with capture_logs() as logs:
@@ -203,6 +205,18 @@ async def test_the_events_of_another_engine_core_are_not_taken(engine, listener,
 
     assert [line["event"] for line in logs] == ["kv_events.wrong_engine"]
     assert (engine.kv_starts, len(memory)) == ([], 0)
+
+
+async def test_a_successor_that_answers_before_its_session_is_open_is_no_wrong_order(engine, listener, memory):
+    tell(engine, 5, CLEARED, stored(), snapshot=True)
+
+    with capture_logs() as logs:
+        listener.follow(EPOCH - 1)
+        await asyncio.sleep(0.3)
+        listener.follow(EPOCH)
+        await until_held(memory, 3)
+
+    assert not logs
 
 
 async def test_an_engine_core_in_its_place_is_listened_to_from_the_beginning(sockets, engine, listener, memory):

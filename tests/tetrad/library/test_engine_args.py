@@ -334,7 +334,7 @@ def test_arguments_of_images_reach_their_services(model, tmp_path):
     frontend, tokenizer = settings.frontend, settings.tokenizer
     assert (json.loads(frontend.limit_mm_per_prompt), frontend.allowed_local_media_path) == ({"image": 4}, tmp_path)
     assert frontend.allowed_media_domains == ("a.example", "b.example", "c.example")
-    assert (json.loads(tokenizer.mm_processor_kwargs), tokenizer.image_cache_bytes) == ({"max_pixels": 784}, 1 << 29)
+    assert (json.loads(tokenizer.mm_processor_kwargs), tokenizer.media_cache_bytes) == ({"max_pixels": 784}, 1 << 29)
     assert settings.worker.mm_processor_kwargs == tokenizer.mm_processor_kwargs
 
 

@@ -321,7 +321,7 @@ def test_a_wrong_type_is_a_type_error_that_says_what_was_expected(llm, call, tex
         (lambda llm: llm.collective_rpc("sing"), "no collective method 'sing'"),
         (lambda llm: llm.collective_rpc("get_pid", timeout=0), "timeout_s must be above 0"),
         (lambda llm: llm.apply_model(print), r"with LLM\(allow_functions=True\)"),
-        (lambda llm: llm.start_profile(max_iterations=3), "max_iterations=3 is not supported"),
+        (lambda llm: llm.start_profile(max_iterations=-3), r"max_iterations must be in \[0, 4294967295\], got -3"),
         (lambda llm: llm.chat(MESSAGES, PARAMS, chat_template_content_format="html"), "must be 'auto', 'string' or 'openai'"),
         (lambda llm: llm.chat(MESSAGES, PARAMS, continue_final_message=True), "Cannot set both"),
         (lambda llm: llm.beam_search(["a", ""], BEAMS), "empty"),

@@ -183,6 +183,20 @@ def test_an_engine_that_sleeps_wakes_up_with_the_new_weights(llm, second, third,
     assert tokens(llm.generate(PROMPTS, GREEDY)) == expected["third"]
 
 
+def test_the_kv_cache_gives_its_memory_up_for_an_update(llm, second, third, expected):
+    """vLLM's order of calls for a trainer on the same device."""
+    llm.update_weights_from_disk(str(second))
+
+    llm.release_kv_cache_memory()
+    asleep = llm.is_sleeping()
+    llm.update_weights_from_disk(str(third), "3")
+    llm.wake_up(tags=["kv_cache"])
+
+    assert asleep
+    assert not llm.is_sleeping()
+    assert tokens(llm.generate(PROMPTS, GREEDY)) == expected["third"]
+
+
 async def test_async_programs_have_the_same_calls(own, third, expected):
     async with AsyncLLM.from_engine_args(EngineArgs(model=str(own), **OPTIONS)) as llm:
         await llm.init_weight_transfer_engine({"init_info": {}})

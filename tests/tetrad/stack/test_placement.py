@@ -48,7 +48,10 @@ def test_each_worker_sees_a_gpu_of_its_own(monkeypatch):
 def test_more_workers_than_gpus_are_refused(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
 
-    with pytest.raises(InvalidRequest, match="3 workers need a GPU each, and this machine shows 2"):
+    with pytest.raises(
+        InvalidRequest,
+        match="3 workers need a GPU each, and this machine shows 2: lower data_parallel_size, num_prefill_engines,",
+    ):
         Placement(WorkerSettings(device="cuda"), 3)
 
 

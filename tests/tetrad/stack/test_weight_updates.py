@@ -136,6 +136,22 @@ async def test_each_token_is_of_the_weights_that_its_output_names(own, weights, 
     await check_tokens(later, models, adapter)
 
 
+async def test_an_update_survives_the_death_of_an_engine_core_and_its_worker_together(own, weights, adapter, models):
+    async with stack_of(own) as (stack, llm):
+        await llm.update_weights_from_disk(str(weights), "new")
+        pids = stack.pids()
+        for name in ("engine-core", "worker"):
+            os.kill(pids[name], signal.SIGSTOP)
+        for name in ("engine-core", "worker"):
+            os.kill(pids[name], signal.SIGKILL)
+
+        found = await outputs(llm, adapter, "later")
+
+        assert await llm.get_weight_version() == "new"
+    assert [[span.version for span in output.weight_versions] for output in found] == [["new"]] * NUM_REQUESTS
+    await check_tokens(found, models, adapter)
+
+
 @pytest.mark.parametrize("sizes", FEW_SIZES)
 @pytest.mark.parametrize("killed", ["worker", "engine-core"])
 async def test_an_update_survives_the_death_of_a_process_in_its_midst(own, weights, adapter, models, sizes, killed):

@@ -138,7 +138,7 @@ async def test_a_text_model_has_no_such_process(
 async def test_numbers_and_sizes_are_limited(
     model_directory: ModelDirectory, serve_model: ServeModel, image_processes: ImageProcesses
 ) -> None:
-    limits = {"max_images_per_prompt": 2, "max_pending_image_bytes": len(GOOD)}
+    limits = {"max_images_per_prompt": 2, "max_pending_media_bytes": len(GOOD)}
     async with serve_model(model_directory("llava"), **limits) as stub:
         many = await error_of(stub.RenderChat(chat([GOOD] * 3)))
         [process] = image_processes()
@@ -152,7 +152,7 @@ async def test_numbers_and_sizes_are_limited(
 
     assert many.message.startswith("At most 2 image(s) may be provided in one prompt.")
     assert isinstance(refused, Overloaded)
-    assert "max_pending_image_bytes" in refused.message
+    assert "max_pending_media_bytes" in refused.message
     assert info.modalities[0].max_items == 2
 
 

@@ -203,7 +203,7 @@ class TestIdentifiers:
     ) -> None:
         request = chat([WIDE])
         request.media[0].uuid = "mine"
-        async with serve_model(model_directory("llava"), image_cache_bytes=0) as stub:
+        async with serve_model(model_directory("llava"), media_cache_bytes=0) as stub:
             first = await stub.RenderChat(request)
             again = await stub.RenderChat(request)
             request.media[0].data = b""

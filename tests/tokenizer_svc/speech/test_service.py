@@ -48,7 +48,9 @@ async def test_a_recording_comes_in_messages(stub_of, whisper):
     assert list(facts.detection.languages) == list(LANGUAGES)
     assert len(unpack_u32(facts.detection.language_token_ids)) == len(LANGUAGES)
     assert (facts.HasField("first_timestamp_id"), facts.timestamp_step_s) == (True, 0.02)
-    assert [(piece.language_index, len(unpack_u32(piece.token_ids))) for piece in pieces] == [(1, 3), (1, 3)]
+    assert facts.rules.first_timestamp_id == facts.first_timestamp_id
+    assert facts.rules.max_initial_timestamp == 50
+    assert [(piece.language_index, len(unpack_u32(piece.token_ids))) for piece in pieces] == [(1, 2), (1, 2)]
     [feature] = pieces[1].mm_features
     assert (feature.modality, feature.offset, feature.length, feature.num_embeds) == ("audio", 0, 0, 1500)
     tensor = feature.tensors["input_features"]

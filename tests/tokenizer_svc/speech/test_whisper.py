@@ -33,6 +33,13 @@ def changed(whisper, tmp_path, name, **values):
     return load_tokenizer(str(tmp_path))
 
 
+def without_timestamps(whisper, tmp_path):
+    """Return the tokenizer of a copy of the model whose tokenizer has no tokens for timestamps."""
+    tokens = json.loads((whisper / "tokenizer.json").read_text())["added_tokens"]
+    kept = [each for each in tokens if not each["content"].startswith("<|0.") and not each["content"][2:3].isdigit()]
+    return changed(whisper, tmp_path, "tokenizer.json", added_tokens=kept)
+
+
 def written(tokenizer, prompts, **fields):
     """Return the prompt of a request, as texts of tokens."""
     ids, placed = prompts.plan(SpeechRequest(b"x", **fields)).place(ITEM, "name")
@@ -46,7 +53,7 @@ def written(tokenizer, prompts, **fields):
         ({"language": "de"}, ["<|de|>", "<|transcribe|>", NO_TIMES]),
         ({"language": "DE"}, ["<|de|>", "<|transcribe|>", NO_TIMES]),
         ({"language": "de", "task": "translate"}, ["<|de|>", "<|translate|>", NO_TIMES]),
-        ({"language": "de", "with_timestamps": True}, ["<|de|>", "<|transcribe|>", "<|0.00|>"]),
+        ({"language": "de", "with_timestamps": True}, ["<|de|>", "<|transcribe|>"]),
         ({"language": "de", "task": "translate", "to_language": "en"}, ["<|de|>", "<|translate|>", NO_TIMES]),
         ({}, ["<|transcribe|>", NO_TIMES]),
     ],
@@ -72,6 +79,27 @@ def test_earlier_text_comes_first(tokenizer, prompts):
     assert tokenizer.decode(ids[1 : plan.language_index - 1]) == " Tetrad"
     assert ids[plan.language_index - 1] == tokenizer.token_id(START)
     assert (plan.first_timestamp_id, plan.timestamp_step_s) == (tokenizer.token_id("<|0.00|>"), 0.02)
+
+
+def test_the_model_may_not_write_what_its_files_suppress(whisper, tmp_path):
+    lists = {"suppress_tokens": [3, 4, -1], "begin_suppress_tokens": [5, 1 << 20], "max_initial_timestamp_index": 25}
+    tokenizer = changed(whisper, tmp_path, "generation_config.json", **lists)
+
+    plain, timed = (WhisperPrompts(tokenizer).plan(SpeechRequest(b"x", with_timestamps=timed)).rules for timed in (False, True))
+
+    assert (plain.suppressed_ids, plain.suppressed_first_ids) == ([3, 4], [5])
+    assert timed.suppressed_ids == [3, 4, tokenizer.token_id(NO_TIMES)]
+    assert timed.max_initial_timestamp == 25
+
+
+def test_timestamps_need_no_tokens_of_the_tokenizer(whisper, tmp_path):
+    """OpenAI's first files have tokens up to <|notimestamps|>, and the model 1501 ids more."""
+    tokenizer = without_timestamps(whisper, tmp_path)
+    last = tokenizer.token_id(NO_TIMES)
+
+    plan = WhisperPrompts(tokenizer).plan(SpeechRequest(b"x", with_timestamps=True))
+
+    assert (plan.first_timestamp_id, plan.rules.suppressed_ids) == (last + 1, [last])
 
 
 def test_of_long_earlier_text_the_end_is_kept(tokenizer, prompts):

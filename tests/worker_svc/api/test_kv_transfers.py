@@ -103,6 +103,41 @@ async def test_a_peer_that_stops_sending_costs_the_time_limit():
         assert list((await bench.end()).failed) == [7]
 
 
+async def test_a_receive_that_is_given_up_ends_at_once():
+    async with Bench(Peers(bytes(4), waits=True)) as bench:
+        bench.receive(5, 2)
+        bench.transfers.note_returned(0)
+        await asyncio.sleep(0.01)
+        bench.transfers.note_plan(1, KvTransferOrders(cancelled=[7, 8]))
+        ended = await bench.end()
+        assert (list(ended.received), list(ended.failed)) == ([7], [7])
+
+
+@pytest.mark.parametrize("has_returned", [False, True])
+async def test_a_receive_that_is_given_up_before_it_begins_fails_when_its_step_has_returned(has_returned):
+    peers = Peers(bytes(8))
+    async with Bench(peers) as bench:
+        bench.receive(5, 2)
+        if has_returned:
+            bench.transfers.note_returned(0)
+        bench.transfers.note_plan(1, KvTransferOrders(cancelled=[7]))
+        if not has_returned:
+            bench.transfers.note_returned(0)
+        assert list((await bench.end()).received) == [7]
+        assert bench.transfers.events.empty()
+
+
+async def test_a_receive_that_has_ended_cannot_be_given_up():
+    async with Bench(Peers(bytes(8))) as bench:
+        bench.receive(5, 2)
+        bench.transfers.note_returned(0)
+        await bench.end()
+        bench.transfers.note_plan(1, KvTransferOrders(cancelled=[7]))
+        bench.receive(5, 2)
+        bench.transfers.note_returned(0)
+        assert not (await bench.end()).failed
+
+
 async def test_a_receive_that_takes_too_long_fails_when_its_last_copy_has_ended(monkeypatch):
     """Afterwards its blocks belong to other requests."""
     begun, end = threading.Event(), threading.Event()

@@ -4,11 +4,15 @@ import numpy as np
 import pytest
 import torch
 
+from tests.audio_files import save_audio_model
+from tests.audio_reference import AudioReference
 from tests.pictures import picture
+from tests.sounds import samples
 from tests.vision_files import save_vision_model
 from tests.vision_reference import VisionReference
 from tests.worker_svc.conftest import Driver
 from tests.worker_svc.cuda.conftest import layout_of
+from tests.worker_svc.media.audio_prompts import audio_prompt
 from tests.worker_svc.media.image_prompts import image_prompt
 from tetrad.services.errors import FailedPrecondition, InvalidRequest
 from tetrad.worker_svc.config import WorkerSettings
@@ -30,6 +34,25 @@ def test_logprobs_are_those_of_the_whole_model(kind, tmp_path, load_cuda):
     save_vision_model(tmp_path, kind)
     reference = VisionReference(tmp_path)
     prompt = image_prompt(reference, IMAGES)
+    expected = reference.generate(prompt.prepared, NUM_TOKENS)
+    model = load_cuda(tmp_path)
+    layout = layout_of(model, LAYOUT)
+    for item in prompt.items:
+        model.media.cache.put(0, item.identifier, model.media.tower.encode(item), 0)
+    driver = Driver(model.make_runner(layout), layout)
+    driver.add(0, prompt.token_ids, ALL, media=prompt.spans)
+
+    driver.generate(NUM_TOKENS)
+
+    assert driver.requests[0].output == expected.token_ids
+    for (ids, values, _), row in zip(driver.requests[0].logprobs, expected.logprobs.numpy(), strict=True):
+        np.testing.assert_allclose(values, row[ids], atol=1e-4)
+
+
+def test_audio_gives_the_logprobs_of_the_whole_model(tmp_path, load_cuda):
+    save_audio_model(tmp_path, "qwen2_audio")
+    reference = AudioReference(tmp_path)
+    prompt = audio_prompt(reference, ["Compare ", samples(1.3), " with ", samples(0.6, seed=1)])
     expected = reference.generate(prompt.prepared, NUM_TOKENS)
     model = load_cuda(tmp_path)
     layout = layout_of(model, LAYOUT)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
+from tests.audio_files import AUDIO_KINDS
 from tests.worker_svc.families.tiny_models import FAMILIES as TINY_MODELS
 from tests.worker_svc.families.tiny_wrappers import WRAPPERS as TINY_WRAPPERS
 from tetrad.worker_svc.families.registry import FAMILIES, WRAPPERS
@@ -26,5 +27,6 @@ def test_every_architecture_is_compared_with_transformers():
 
 def test_every_wrapper_is_compared_with_transformers():
     compared = {MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[model_type] for model_type, *_ in TINY_WRAPPERS.values()}
+    compared |= {kind.architecture for kind in AUDIO_KINDS.values()}
 
     assert compared == set(WRAPPERS)

@@ -56,6 +56,7 @@ def feature(span: MediaSpan) -> types_pb2.MultiModalFeature:
         is_embed=b"" if span.is_embed is None else span.is_embed.astype(np.uint8).tobytes(),
         num_embeds=span.num_embeds,
         grid=span.grid or (),
+        time_step=span.time_step,
     )
 
 

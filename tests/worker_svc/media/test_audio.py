@@ -9,18 +9,21 @@ import pytest
 import torch
 
 from tests.audio_files import AUDIO_KINDS, save_audio_model
-from tests.audio_reference import AudioReference, PreparedAudio, features_of
+from tests.audio_reference import AudioReference
 from tests.sounds import samples
 from tests.worker_svc.conftest import LAYOUT, Driver
+from tests.worker_svc.media.audio_prompts import AudioPrompt, audio_prompt
 from tetrad.services.errors import InvalidRequest, Unsupported
 from tetrad.worker_svc.core.device import LoadRequest
-from tetrad.worker_svc.core.plan import EncoderItem, MediaSpan, SamplingSpec
+from tetrad.worker_svc.core.plan import EncoderItem, SamplingSpec
 from tetrad.worker_svc.families.towers import READS_AUDIO
 from tetrad.worker_svc.media.audio_reader import AUDIO_KINDS as READ
 from tetrad.worker_svc.media.tower_loading import count_parameters, load_tower
 
 LOGPROBS = SamplingSpec(temperature=0.0, num_logprobs=0)
 COUNT = 5
+MOST = {"qwen2_audio": 50, "audioflamingo3": 4 * 50, "glmasr": 3 * 25, "qwen3_asr": 600 * 13}
+"""Embeddings of the longest audio: of one window or several, or of 600 seconds."""
 SHORT, LONG, OTHER = samples(1.3), samples(3.4, seed=1), samples(0.6, seed=2)
 
 
@@ -29,24 +32,14 @@ class Model:
 
     def __init__(self, directory, kind, load):
         save_audio_model(directory, kind)
-        self.kind, self.reference, self.loaded = kind, AudioReference(directory), load(directory)
-        self.mark_id = self.reference.model.config.audio_token_id
+        self.reference, self.loaded = AudioReference(directory), load(directory)
 
-    def prompt(self, *parts):
-        """Return a prompt and the spans of its audio, which is in the cache afterwards."""
-        prepared = self.reference.prepare(parts)
-        spans = []
-        places = np.flatnonzero(np.array(prepared.token_ids) == self.mark_id)
-        for index, count in enumerate(prepared.num_embeds):
-            item = self.item(prepared, index)
-            spans.append(MediaSpan(item.identifier, "audio", int(places[0]), count, None, count, None))
-            places = places[count:]
+    def prompt(self, *parts) -> AudioPrompt:
+        """Return a prompt whose audio is in the cache afterwards."""
+        prompt = audio_prompt(self.reference, parts)
+        for item in prompt.items:
             self.loaded.media.cache.put(0, item.identifier, self.loaded.media.tower.encode(item), 0)
-        return prepared, tuple(spans)
-
-    def item(self, prepared: PreparedAudio, index: int) -> EncoderItem:
-        tensors = features_of(prepared, index, self.kind)
-        return EncoderItem(f"{hash(tensors['input_features'].tobytes()):x}", "audio", tensors, prepared.num_embeds[index])
+        return prompt
 
     def driver(self) -> Driver:
         return Driver(self.loaded.make_runner(LAYOUT))
@@ -58,8 +51,7 @@ def make(tmp_path, load):
 
 
 def add(driver, handle, prompt):
-    prepared, spans = prompt
-    return driver.add(handle, prepared.token_ids, LOGPROBS, media=spans)
+    return driver.add(handle, prompt.token_ids, LOGPROBS, media=prompt.spans)
 
 
 def logprobs_of(request):
@@ -67,7 +59,7 @@ def logprobs_of(request):
 
 
 def check(request, reference, prompt):
-    expected = reference.generate(prompt[0], COUNT)
+    expected = reference.generate(prompt.prepared, COUNT)
     assert request.output[:COUNT] == expected.token_ids
     assert np.abs(logprobs_of(request)[:COUNT] - expected.logprobs_of_tokens()).max() < 1e-4
 
@@ -123,7 +115,7 @@ def test_the_tower_announces_its_size(kind, make):
     assert tower.num_parameters >= whole
     [modality] = tower.modalities
     assert modality.modality == "audio"
-    assert prepared.num_embeds[0] <= modality.max_embeds_per_item <= 4 * 50
+    assert prepared.num_embeds[0] <= modality.max_embeds_per_item == MOST[kind]
     assert tower.activation_bytes(50) > 0
 
 
@@ -141,8 +133,7 @@ def test_names_of_older_files_are_read(make, tmp_path):
 
     tower = load_tower(LoadRequest("old", old), torch.float32, torch.device("cpu"), has_own_thread=True)
 
-    prepared = model.reference.prepare([SHORT])
-    item = model.item(prepared, 0)
+    [item] = model.prompt(SHORT).items
     assert np.array_equal(tower.encode(item).rows, model.loaded.media.tower.encode(item).rows)
 
 
@@ -155,8 +146,8 @@ def test_files_without_a_feature_extractor_give_a_model_of_text(tmp_path, load):
 
 def test_items_that_do_not_fit_are_refused(make):
     model = make("qwen2_audio")
-    prepared, spans = model.prompt(SHORT)
-    item, tower = model.item(prepared, 0), model.loaded.media.tower
+    prompt, tower = model.prompt(SHORT), model.loaded.media.tower
+    [item] = prompt.items
     features = item.tensors["input_features"]
 
     for tensors, reason in [
@@ -171,7 +162,7 @@ def test_items_that_do_not_fit_are_refused(make):
         with pytest.raises(InvalidRequest, match=reason):
             tower.encode(replace_tensors(item, tensors))
     driver = model.driver()
-    driver.add(0, prepared.token_ids, LOGPROBS, media=(replace(spans[0], modality="image"),))
+    driver.add(0, prompt.token_ids, LOGPROBS, media=(replace(prompt.spans[0], modality="image"),))
     [(_, found)] = driver.runner.execute(driver.plan({0: 4})).failures
     assert isinstance(found, Unsupported)
     assert "'audio', not 'image'" in found.message

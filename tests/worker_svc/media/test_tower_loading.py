@@ -218,7 +218,7 @@ def test_a_device_that_sees_no_later_tokens_takes_only_text_of_a_model_whose_ima
     tower = load_tower(request, torch.float32, torch.device("cpu"), has_own_thread=True, sees_ahead=True)
 
     assert without is None
-    assert tower.modalities == (Modality("image", 4, is_whole=True),)
+    assert tower.modalities == (Modality("image", 20, is_whole=True),)
 
 
 def test_a_model_that_pools_takes_only_text(tmp_path, load):

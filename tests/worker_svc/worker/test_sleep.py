@@ -49,6 +49,22 @@ async def test_a_worker_that_woke_up_answers_as_before(client, tiny_llama, level
     assert client.served.server.health.ready
 
 
+async def test_the_kv_cache_sleeps_alone(client, tiny_llama):
+    await client.get_ready(tiny_llama[0])
+    before = await first_token(client)
+    runner, model = weakref.ref(client.served.worker.cache.runner), client.served.worker.weights.model
+
+    await sleep(client, 3)
+    asleep, is_freed = await client.info(), runner() is None
+    assert await wake_up(client, "weights"), "the KV cache sleeps on"
+    still_sleeps = await wake_up(client, "kv_cache")
+
+    assert (asleep.state, asleep.num_blocks, is_freed) == (SLEEPING, 0, True)
+    assert client.served.worker.weights.model is model
+    assert (still_sleeps, (await client.info()).num_blocks) == (False, 50)
+    assert await first_token(client) == before
+
+
 async def test_a_model_with_several_kv_groups_wakes_up(client, tmp_path, save_tiny_model):
     changes = {"sliding_window": 24, "use_sliding_window": True, "layer_types": ["sliding_attention", "full_attention"]}
     save_tiny_model(tmp_path / "model", "Qwen2ForCausalLM", {"num_hidden_layers": 2, **changes})
@@ -144,7 +160,7 @@ async def test_sleeping_twice_and_waking_twice_change_nothing(client, tiny_llama
 async def test_bad_orders_are_refused(client, tiny_llama):
     assert isinstance(await error_of(sleep(client, 1)), FailedPrecondition)  # there is nothing that could sleep
     await client.get_ready(tiny_llama[0])
-    assert (await error_of(sleep(client, 3))).message == "level must be 1 or 2, got 3."
+    assert (await error_of(sleep(client, 4))).message == "level must be 1, 2 or 3, got 4."
     await sleep(client, 1)
 
     assert "'dreams'" in (await error_of(wake_up(client, "dreams"))).message

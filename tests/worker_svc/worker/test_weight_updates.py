@@ -137,16 +137,16 @@ async def test_files_that_change_later_do_not_change_the_fingerprint(client, tin
     """Blocks are exchanged with workers of the same fingerprint alone: trainers write the next weights to the same place."""
     await client.load(tiny_llama[0], weights=source(other))
     await client.initialize()
-    before = client.served.worker.fingerprint
+    before = client.served.worker.cache.fingerprint
     shutil.copy(tiny_llama[0] / "model.safetensors", other)
 
     await client.initialize(num_blocks=60)
-    same = client.served.worker.fingerprint
+    same = client.served.worker.cache.fingerprint
     await client.load(tiny_llama[0], weights=source(other, "2"))
     await client.initialize(num_blocks=60)
 
     assert same == before
-    assert client.served.worker.fingerprint != before
+    assert client.served.worker.cache.fingerprint != before
 
 
 async def test_files_that_changed_since_the_check_are_refused_and_the_weights_stay(client, tiny_llama, other):

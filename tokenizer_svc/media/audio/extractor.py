@@ -12,9 +12,10 @@ from transformers.models.whisper.feature_extraction_whisper import WhisperFeatur
 from tetrad.tokenizer_svc.media.audio.decoding import Samples, decode_audio
 from tetrad.tokenizer_svc.media.child import Tensors
 
-CLASSES = {"WhisperFeatureExtractor": WhisperFeatureExtractor}
-"""Feature extractors that run without torch, by their names in preprocessor_config.json."""
-_OUTPUTS = ("feature_extractor_type", "processor_class", "return_attention_mask", "n_samples", "nb_max_frames")
+CLASSES = {"WhisperFeatureExtractor": WhisperFeatureExtractor, "Qwen3ASRFeatureExtractor": WhisperFeatureExtractor}
+"""Feature extractors by their names in preprocessor_config.json, and one that computes the same without torch."""
+_OUTPUTS = ("feature_extractor_type", "processor_class", "return_attention_mask", "n_samples", "nb_max_frames", "n_window")
+_MIN_SAMPLES = "min_length"
 
 
 class AudioExtractor:
@@ -25,7 +26,7 @@ class AudioExtractor:
         class_name: name in `CLASSES`.
         mask: name of the tensor that marks the frames of sound; empty: there is none, and one window.
         max_windows: maximum number of windows of an audio; what follows is left out.
-        has_windows: see AudioFamily.
+        has_windows, frames_multiple: see AudioFamily.
         max_seconds: maximum duration of a file.
     """
 
@@ -37,9 +38,11 @@ class AudioExtractor:
         mask: str,
         max_windows: int,
         has_windows: bool,
+        frames_multiple: int,
         max_seconds: float,
     ) -> None:
-        given = {name: value for name, value in settings.items() if name not in _OUTPUTS}
+        given = {name: value for name, value in settings.items() if name not in (*_OUTPUTS, _MIN_SAMPLES)}
+        self._min_samples, self._frames_multiple = int(settings.get(_MIN_SAMPLES, 8000)), frames_multiple
         self._extractor = CLASSES[class_name](**given)
         self._mask, self._max_windows, self._has_windows = mask, max_windows, has_windows
         self._max_seconds = max_seconds
@@ -60,6 +63,8 @@ class AudioExtractor:
         assert not kwargs, "families take no settings of requests"
         its = self._extractor
         samples = decode_audio(data, sampling_rate=its.sampling_rate, max_seconds=self._max_seconds)
+        if self._frames_multiple:
+            return self._whole(samples)
         windows = self._cut(samples, its.n_samples)
         made = its(windows, sampling_rate=its.sampling_rate, padding="max_length", return_attention_mask=bool(self._mask))
         features = np.ascontiguousarray(made["input_features"], np.float32)
@@ -69,6 +74,18 @@ class AudioExtractor:
         if self._has_windows:
             return {"input_features": features, self._mask: marks}
         return {"input_features": features[0], self._mask: marks[0]}
+
+    def _whole(self, samples: Samples) -> Tensors:
+        """Return the features of all samples at once, as Qwen3-ASR's extractor: short audio and a last chunk are filled up."""
+        its = self._extractor
+        filled = np.pad(samples, (0, max(0, self._min_samples - len(samples))))
+        made = its([filled], sampling_rate=its.sampling_rate, padding="longest", truncation=False, return_attention_mask=True)
+        features, marks = np.asarray(made["input_features"][0]), np.asarray(made["attention_mask"][0])
+        rest = -features.shape[1] % self._frames_multiple
+        return {
+            "input_features": np.ascontiguousarray(np.pad(features, ((0, 0), (0, rest))), np.float32),
+            self._mask: np.ascontiguousarray(np.pad(marks, (0, rest)), np.int64),
+        }
 
     def _cut(self, samples: Samples, size: int) -> list[Samples]:
         starts = range(0, min(len(samples), size * self._max_windows), size)

@@ -11,6 +11,9 @@ from tetrad.tokenizer_svc.media.items import Expansion, MediaError, ProcessedIte
 from tetrad.tokenizer_svc.media.model_files import ModelFiles
 
 _MARK_KEYS = ("audio_token_id", "audio_token_index")
+_CHUNK_FRAMES, _CHUNK_EMBEDS = 100, 13
+"""Frames of a chunk of Qwen3-ASR, and the embeddings that it becomes."""
+_MOST_SECONDS = 600
 
 
 class AudioModel(ModelFiles):
@@ -44,6 +47,7 @@ class AudioFamily:
         max_windows: returns the number of windows of the longest audio, each of the extractor's `chunk_length` seconds. Longer
             audio is cut behind them, as in transformers.
         has_windows: the features have a first dimension of windows; otherwise there is one window.
+        frames_multiple: the number of frames is filled up to a multiple of it, without windows; 0: to whole windows.
         message_text: returns an item's text in a message for templates that read only texts; it gets the mark.
     """
 
@@ -52,6 +56,7 @@ class AudioFamily:
     max_windows: Callable[[ModelFiles, int], int]
     has_windows: bool
     message_text: Callable[[str], str]
+    frames_multiple: int = 0
 
     def expand(self, model: AudioModel, item: ProcessedItem) -> Expansion:
         """Return what replaces the placeholder of an audio. Raises MediaError if it becomes no embedding."""
@@ -77,6 +82,14 @@ def _merged(num_frames: int) -> int:
     return max(0, ((num_frames - 1) // 2 + 1) // 4)
 
 
+def _in_chunks(num_frames: int) -> int:
+    """Return the number of positions behind three convolutions of stride 2 on each chunk of 100 frames."""
+    rest = num_frames % _CHUNK_FRAMES
+    for _ in range(3):
+        rest = (rest + 1) // 2
+    return rest + num_frames // _CHUNK_FRAMES * _CHUNK_EMBEDS
+
+
 def _one_window(_: ModelFiles, __: int) -> int:
     return 1
 
@@ -88,6 +101,10 @@ def _windows_of(default: int) -> Callable[[ModelFiles, int], int]:
 
 def _between_audio_marks(mark: str) -> str:
     return f"<|audio_bos|>{mark}<|audio_eos|>"
+
+
+def _between_start_and_end(mark: str) -> str:
+    return f"<|audio_start|>{mark}<|audio_end|>"
 
 
 def _mark_alone(mark: str) -> str:
@@ -102,5 +119,8 @@ AUDIO_FAMILIES: Mapping[str, AudioFamily] = {
     "audioflamingo3": AudioFamily("input_features_mask", _pooled, _windows_of(600), True, _mark_alone),
     "glmasr": AudioFamily("input_features_mask", _merged, _windows_of(655), True, _between_begin_and_end),
     "qwen2_audio": AudioFamily("feature_attention_mask", _pooled, _one_window, False, _between_audio_marks),
+    "qwen3_asr": AudioFamily(
+        "input_features_mask", _in_chunks, _windows_of(_MOST_SECONDS), False, _between_start_and_end, _CHUNK_FRAMES
+    ),
 }
 """Families by model_type."""

@@ -49,6 +49,7 @@ def audio_kind(tokenizer: Tokenizer, options: AudioOptions) -> MediaKind | None:
             "mask": family.mask if family else "",
             "max_windows": family.max_windows(files, int(settings.get("chunk_length", 30))) if family else 1,
             "has_windows": family is not None and family.has_windows,
+            "frames_multiple": family.frames_multiple if family else 0,
             "max_seconds": options.max_seconds,
         },
         kwargs=(),

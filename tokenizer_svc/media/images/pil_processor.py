@@ -15,6 +15,7 @@ from PIL import Image
 from tetrad.tokenizer_svc.media.images.bounded_resize import bounded
 from tetrad.tokenizer_svc.media.images.decoding import decode_image
 from tetrad.tokenizer_svc.media.images.families.model import BESIDE_OTHERS
+from tetrad.tokenizer_svc.media.images.lfm2_processor import Lfm2Processor
 from tetrad.tokenizer_svc.media.items import MediaError
 
 CLASSES: Mapping[str, str] = {
@@ -33,6 +34,8 @@ CLASSES: Mapping[str, str] = {
     "SmolVLMImageProcessor": "smolvlm",
 }
 """Image processors in preprocessor_config.json, without "Fast", and transformers' module of each."""
+_OWN = {"Lfm2VlImageProcessor": Lfm2Processor}
+"""Image processors that transformers has with torchvision alone."""
 _UNSCALED = {"do_rescale": False, "do_normalize": False, "do_convert_rgb": False}
 _ROWS = "return_row_col_info"
 _PIXELS, _MASK = "pixel_values", "pixel_attention_mask"
@@ -47,7 +50,7 @@ class PilProcessor:
     Args:
         settings: values of preprocessor_config.json.
         max_pixels: maximum number of pixels of a file.
-        class_name: name in `CLASSES`.
+        class_name: name in `CLASSES` or `_OWN`.
         stacked: the processor's outputs have a first dimension of images; otherwise only those besides the pixels have one.
         repeats_frames: rows of pixels hold `temporal_patch_size` copies of the frame, of which one is returned.
     """
@@ -56,9 +59,7 @@ class PilProcessor:
         self, settings: Mapping[str, Any], *, max_pixels: int, class_name: str, stacked: bool, repeats_frames: bool
     ) -> None:
         self._max_pixels = max_pixels
-        module = CLASSES[class_name]
-        code = importlib.import_module(f"transformers.models.{module}.image_processing_pil_{module}")
-        self._processor = bounded(getattr(code, f"{class_name}Pil"))(**settings)
+        self._processor: Any = _OWN[class_name](**settings) if class_name in _OWN else _of_transformers(class_name, settings)
         self._stacked, self._repeats_frames = stacked, repeats_frames
         self._names = self._processor.valid_kwargs.__annotations__.keys()
 
@@ -108,6 +109,12 @@ class PilProcessor:
         if as_bytes.dtype != pixels.dtype and not np.array_equal(as_bytes, pixels):
             raise MediaError("the image processor returns pixels that are no bytes")
         return np.ascontiguousarray(as_bytes)
+
+
+def _of_transformers(class_name: str, settings: Mapping[str, Any]) -> Any:
+    module = CLASSES[class_name]
+    code = importlib.import_module(f"transformers.models.{module}.image_processing_pil_{module}")
+    return bounded(getattr(code, f"{class_name}Pil"))(**settings)
 
 
 def _reason(error: Exception, kwargs: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ video needs no more memory than a short one.
 
 import bisect
 import io
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -21,7 +22,11 @@ from tetrad.tokenizer_svc.media.video.timing import Sampling, Timing, given, sam
 FORMATS = ("mov", "matroska", "avi", "mpegts", "flv", "gif", "mpeg", "ogg")
 """FFmpeg's names of the containers that are read; mov is also MP4, matroska also WebM. Others are attacked more often and sent
 by no client; some of them (playlists) name further files."""
+_WITH_INDEX = ("mov", "matroska", "avi")
+"""Containers with an index of their key frames; in others, a search may end behind the frame that is sought."""
 _NAMES = "MP4, MOV, WebM, MKV, AVI, MPEG, FLV, OGV and GIF"
+_MOST_THREADS = 4
+"""A minute of full HD takes a thread half a minute."""
 _CODECS = "h264,hevc,vp8,libvpx,vp9,libvpx-vp9,libdav1d,av1,mpeg4,mpeg1video,mpeg2video,mjpeg,theora,gif,h263,flv,msmpeg4v3,png"
 
 
@@ -46,18 +51,22 @@ class VideoFile:
                 raise MediaError("the file has no video")
             self._stream = self._container.streams.video[0]
             context = self._stream.codec_context
+            if context.name not in _CODECS.split(","):  # the option binds the reader of the container alone
+                raise MediaError(f"the video has the codec {context.name!r}, which is not read")
             self._check_size(context.width, context.height)
-            context.thread_count = 1  # one process reads one file, and others wait for the CPUs
+            context.thread_type, context.thread_count = "AUTO", min(_MOST_THREADS, os.cpu_count() or 1)
             context.options = {"max_pixels": str(max_pixels)}
             packets = [packet for packet in self._container.demux(self._stream) if packet.size]
         except (FFmpegError, MediaError, MemoryError) as error:
             raise _named(error) from None
         except Exception as error:  # PyAV raises any error of Python for files that contradict themselves
             raise MediaError(f"the video is damaged: {type(error).__name__}: {error}") from error
-        self.num_frames = len(packets)
+        shown = [packet for packet in packets if not packet.is_discard]  # an edit of the video may leave its start out
+        self.num_frames = len(shown)
         has_times = all(packet.pts is not None for packet in packets)
-        self._times: list[int] = sorted(packet.pts for packet in packets) if has_times else []
-        self._keys: list[int] = sorted(packet.pts for packet in packets if packet.is_keyframe) if has_times else []
+        self._times: list[int] = sorted(packet.pts for packet in shown) if has_times else []
+        can_seek = has_times and self._container.format.name.split(",")[0] in _WITH_INDEX
+        self._keys: list[int] = sorted(packet.pts for packet in packets if packet.is_keyframe) if can_seek else []
         if not self.num_frames:
             raise MediaError("the video has no frames")
 

@@ -113,7 +113,7 @@ class MediaPart(_message.Message):
     def __init__(self, data: _Optional[bytes] = ..., url: _Optional[str] = ..., uuid: _Optional[str] = ..., media_type: _Optional[str] = ..., modality: _Optional[str] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("index", "text", "token_ids", "finish_reason", "stop_reason", "logprobs", "usage", "request_id", "prompt_logprobs", "kv_transfer_params_json", "weight_version", "prompt_scores")
+    __slots__ = ("index", "text", "token_ids", "finish_reason", "stop_reason", "logprobs", "usage", "request_id", "prompt_logprobs", "kv_transfer_params_json", "weight_version", "prompt_scores", "spec_decode_metrics")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -126,6 +126,7 @@ class GenerateResponse(_message.Message):
     KV_TRANSFER_PARAMS_JSON_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_VERSION_FIELD_NUMBER: _ClassVar[int]
     PROMPT_SCORES_FIELD_NUMBER: _ClassVar[int]
+    SPEC_DECODE_METRICS_FIELD_NUMBER: _ClassVar[int]
     index: int
     text: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -138,7 +139,22 @@ class GenerateResponse(_message.Message):
     kv_transfer_params_json: str
     weight_version: str
     prompt_scores: _types_pb2.PromptScores
-    def __init__(self, index: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[_types_pb2.FinishReason, str]] = ..., stop_reason: _Optional[_Union[_types_pb2.StopReason, _Mapping]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., request_id: _Optional[str] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., kv_transfer_params_json: _Optional[str] = ..., weight_version: _Optional[str] = ..., prompt_scores: _Optional[_Union[_types_pb2.PromptScores, _Mapping]] = ...) -> None: ...
+    spec_decode_metrics: RequestSpecDecodeMetrics
+    def __init__(self, index: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[_types_pb2.FinishReason, str]] = ..., stop_reason: _Optional[_Union[_types_pb2.StopReason, _Mapping]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., request_id: _Optional[str] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., kv_transfer_params_json: _Optional[str] = ..., weight_version: _Optional[str] = ..., prompt_scores: _Optional[_Union[_types_pb2.PromptScores, _Mapping]] = ..., spec_decode_metrics: _Optional[_Union[RequestSpecDecodeMetrics, _Mapping]] = ...) -> None: ...
+
+class RequestSpecDecodeMetrics(_message.Message):
+    __slots__ = ("num_draft_tokens", "num_accepted_tokens", "histogram", "per_step_accepted", "per_step_drafted")
+    NUM_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_ACCEPTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    HISTOGRAM_FIELD_NUMBER: _ClassVar[int]
+    PER_STEP_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    PER_STEP_DRAFTED_FIELD_NUMBER: _ClassVar[int]
+    num_draft_tokens: int
+    num_accepted_tokens: int
+    histogram: _containers.RepeatedScalarFieldContainer[int]
+    per_step_accepted: _containers.RepeatedScalarFieldContainer[int]
+    per_step_drafted: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., histogram: _Optional[_Iterable[int]] = ..., per_step_accepted: _Optional[_Iterable[int]] = ..., per_step_drafted: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TokenLogprobs(_message.Message):
     __slots__ = ("sampled", "top")
@@ -303,7 +319,7 @@ class ToolCallDelta(_message.Message):
     def __init__(self, index: _Optional[int] = ..., id: _Optional[str] = ..., name: _Optional[str] = ..., arguments_json: _Optional[str] = ...) -> None: ...
 
 class ChatResponse(_message.Message):
-    __slots__ = ("index", "content", "token_ids", "finish_reason", "stop_reason", "logprobs", "usage", "request_id", "reasoning", "tool_calls", "prompt_logprobs", "kv_transfer_params_json", "weight_version", "prompt_scores")
+    __slots__ = ("index", "content", "token_ids", "finish_reason", "stop_reason", "logprobs", "usage", "request_id", "reasoning", "tool_calls", "prompt_logprobs", "kv_transfer_params_json", "weight_version", "prompt_scores", "spec_decode_metrics")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     CONTENT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -318,6 +334,7 @@ class ChatResponse(_message.Message):
     KV_TRANSFER_PARAMS_JSON_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_VERSION_FIELD_NUMBER: _ClassVar[int]
     PROMPT_SCORES_FIELD_NUMBER: _ClassVar[int]
+    SPEC_DECODE_METRICS_FIELD_NUMBER: _ClassVar[int]
     index: int
     content: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -332,7 +349,8 @@ class ChatResponse(_message.Message):
     kv_transfer_params_json: str
     weight_version: str
     prompt_scores: _types_pb2.PromptScores
-    def __init__(self, index: _Optional[int] = ..., content: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[ChatFinishReason, str]] = ..., stop_reason: _Optional[_Union[_types_pb2.StopReason, _Mapping]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., request_id: _Optional[str] = ..., reasoning: _Optional[str] = ..., tool_calls: _Optional[_Iterable[_Union[ToolCallDelta, _Mapping]]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., kv_transfer_params_json: _Optional[str] = ..., weight_version: _Optional[str] = ..., prompt_scores: _Optional[_Union[_types_pb2.PromptScores, _Mapping]] = ...) -> None: ...
+    spec_decode_metrics: RequestSpecDecodeMetrics
+    def __init__(self, index: _Optional[int] = ..., content: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[ChatFinishReason, str]] = ..., stop_reason: _Optional[_Union[_types_pb2.StopReason, _Mapping]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., request_id: _Optional[str] = ..., reasoning: _Optional[str] = ..., tool_calls: _Optional[_Iterable[_Union[ToolCallDelta, _Mapping]]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., kv_transfer_params_json: _Optional[str] = ..., weight_version: _Optional[str] = ..., prompt_scores: _Optional[_Union[_types_pb2.PromptScores, _Mapping]] = ..., spec_decode_metrics: _Optional[_Union[RequestSpecDecodeMetrics, _Mapping]] = ...) -> None: ...
 
 class TranscribeRequest(_message.Message):
     __slots__ = ("options", "data")

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from tetrad.frontend.api.http.schemas.objects import ChatLogprobs, KvTransferParams, PromptLogprobs, Usage
+from tetrad.frontend.api.http.schemas.objects import ChatLogprobs, KvTransferParams, Metrics, PromptLogprobs, Usage
 from tetrad.frontend.parsing.elements.pieces import AssistantTurn, Content, Piece, Reasoning, ToolCallArguments, ToolCallStart
 
 _FUNCTION: Literal["function"] = "function"
@@ -72,6 +72,7 @@ class ChatChunk(msgspec.Struct):
         str | UnsetType, Meta(description="Text of the prompt, with return_prompt_text; in the first chunk.")
     ] = UNSET
     kv_transfer_params: KvTransferParams = UNSET
+    metrics: Metrics = UNSET
 
 
 class FunctionCall(msgspec.Struct):
@@ -126,6 +127,7 @@ class ChatCompletion(msgspec.Struct):
         PromptLogprobs | UnsetType, Meta(description="For each token of the prompt, facts by token id; null for the first.")
     ] = UNSET
     kv_transfer_params: KvTransferParams = UNSET
+    metrics: Metrics = UNSET
 
 
 def message_of(turn: AssistantTurn, role: str, *, echoed: str = "") -> Message:

@@ -104,7 +104,7 @@ class ChatAnswer:
                     num_logprobs += num_prompt
                 result.kv_transfer_params = kv_transfer_params_of(update.output)
         result.choices.sort(key=lambda choice: choice.index)
-        result.usage = self._usage.usage()
+        result.usage, result.metrics = self._usage.usage(), self._usage.metrics()
         return await json_response(result, self._parts, num_logprobs)
 
     async def stream(self) -> AsyncIterator[bytes]:
@@ -140,6 +140,7 @@ class ChatAnswer:
                     yield b"".join(events)
         if with_usage:
             chunk.choices, chunk.usage, chunk.kv_transfer_params = [], self._usage.usage(), UNSET
+            chunk.metrics = self._usage.metrics()
             yield event(chunk)
 
     async def _start(self) -> TurnStream:

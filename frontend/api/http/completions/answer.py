@@ -95,6 +95,7 @@ class CompletionAnswer:
                 await self._drop(output.prompt_logprobs)
                 whole.kv_transfer_params = kv_transfer_params_of(output)
         whole.choices, whole.usage = sorted(choices, key=lambda choice: choice.index), self._usage.usage()
+        whole.metrics = self._usage.metrics()
         return whole
 
     async def stream(self) -> AsyncIterator[bytes]:
@@ -125,6 +126,7 @@ class CompletionAnswer:
                 yield b"".join(pieces)
         if with_usage:
             chunk.choices, chunk.usage, chunk.kv_transfer_params = [], self._usage.usage(), UNSET
+            chunk.metrics = self._usage.metrics()
             yield event(chunk)
 
     async def _outputs(self) -> AsyncIterator[list[tuple[int, RequestOutput]]]:

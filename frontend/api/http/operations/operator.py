@@ -23,6 +23,7 @@ router = APIRouter()
 
 _OPERATORS = [Depends(require_operator), Depends(query_alone)]
 _Model = Annotated[str, Query(description="Name of a model, where several are served. Empty: all of them.")]
+_MOST_STEPS = 2**32 - 1
 _PROFILE_ERRORS = (400, 401, 403, 500, 503)
 _ERRORS = (*_PROFILE_ERRORS, 404)
 
@@ -45,6 +46,12 @@ _IS_PAUSED = documented(
 _SLEEP = documented(
     answer=obj("*", is_sleeping=field("boolean", "True.")),
     example={"is_sleeping": True},
+    tag="operate",
+    errors=(*_ERRORS, 409),
+)
+_RELEASE = documented(
+    answer=obj("*", status=constant("kv_cache_released")),
+    example={"status": "kv_cache_released"},
     tag="operate",
     errors=(*_ERRORS, 409),
 )
@@ -143,6 +150,14 @@ async def sleep(
     return JsonResponse({"is_sleeping": True})
 
 
+@router.post("/release_kv_cache_memory", dependencies=_OPERATORS, **_RELEASE)
+async def release_kv_cache_memory(request: Request, model: _Model = "") -> Response:
+    """Free the memory of the KV cache alone, until /wake_up; unfinished requests are computed again, later ones get a 503."""
+    for llm in _chosen(request, model):
+        await llm.engine_admin.release_kv_cache_memory()
+    return JsonResponse({"status": "kv_cache_released"})
+
+
 @router.post("/wake_up", dependencies=_OPERATORS, **_WAKE_UP)
 async def wake_up(
     request: Request,
@@ -202,9 +217,11 @@ async def reset_encoder_cache(request: Request, model: _Model = "") -> Response:
 async def start_profile(
     request: Request,
     prefix: Annotated[str, Query(max_length=64, description="First part of the files' names. Empty: `profile`.")] = "",
+    delay_iterations: Annotated[int, Query(ge=0, le=_MOST_STEPS, description="Steps of a worker before it records.")] = 0,
+    max_iterations: Annotated[int, Query(ge=0, le=_MOST_STEPS, description="Steps that a worker records. 0: all.")] = 0,
 ) -> Response:
     """Record the function calls of this frontend, the engine cores and their workers until /stop_profile."""
-    await request.app.state.profiling.start(prefix)
+    await request.app.state.profiling.start(prefix, delay_iterations, max_iterations)
     return JsonResponse({"status": "recording"})
 
 

@@ -20,6 +20,8 @@ _OPENING = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 _MAX_OPENING = 64
 """Characters within which the argument must begin to be decoded as it is generated; later ones are decoded at the end."""
 
+# A definition describes the whole input, so its outer anchors mean nothing. Behind a backslash the sign is a character.
+_ANCHORS = re.compile(r"\A\^|(?<!\\)\$\Z")
 _HIGH = r"\\u[dD][89abAB][0-9a-fA-F]{2}"
 _LOW = r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 # Characters and whole escapes. Two escapes may be one character.
@@ -113,4 +115,4 @@ def _pattern(form: CustomFormat, path: str) -> str:
         return pattern_of_lark(form.definition, field)
     if form.syntax != "regex":
         raise InvalidRequest(f"{path}.format.syntax must be 'lark' or 'regex'.", field=f"{path}.format.syntax")
-    return form.definition.removeprefix("^").removesuffix("$")
+    return _ANCHORS.sub("", form.definition)

@@ -160,7 +160,7 @@ class _Generation:
                     result.prompt_token_id_logprobs = await asyncio.to_thread(_npy_of, scores)
                 result.kv_transfer_params = kv_transfer_params_of(output)
         result.choices.sort(key=lambda choice: choice.index)
-        result.usage = self._usage.usage()
+        result.usage, result.metrics = self._usage.usage(), self._usage.metrics()
         return await json_response(result, self._parts, num_logprobs)
 
     async def stream(self) -> AsyncIterator[bytes]:
@@ -189,6 +189,7 @@ class _Generation:
                     yield b"".join(events)
         if with_usage:
             chunk.choices, chunk.usage, chunk.kv_transfer_params = [], self._usage.usage(), UNSET
+            chunk.metrics = self._usage.metrics()
             yield event(chunk)
 
     async def _start(self) -> OutputStream:

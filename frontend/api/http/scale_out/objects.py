@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from tetrad.frontend.api.http.schemas.large_parts import LargeParts
-from tetrad.frontend.api.http.schemas.objects import ChatLogprobs, KvTransferParams, PromptLogprobs, Usage
+from tetrad.frontend.api.http.schemas.objects import ChatLogprobs, KvTransferParams, Metrics, PromptLogprobs, Usage
 from tetrad.frontend.request.outputs import PositionLogprobs
 
 # JSON has no -inf; vLLM sends this value for impossible tokens.
@@ -103,6 +103,7 @@ class _Answer(msgspec.Struct, kw_only=True):
     ] = UNSET
     prompt_token_ids: Annotated[list[int] | None, Meta(description="Ids of the prompt, with return_token_ids.")] = None
     kv_transfer_params: KvTransferParams = UNSET
+    metrics: Metrics = UNSET
 
 
 class TokensAnswer(_Answer, kw_only=True):
@@ -129,6 +130,7 @@ class _Chunk(msgspec.Struct, kw_only=True):
         list[int] | UnsetType, Meta(description="Ids of the prompt, with return_token_ids; in the first chunk.")
     ] = UNSET
     kv_transfer_params: KvTransferParams = UNSET
+    metrics: Metrics = UNSET
 
 
 class TokensChunk(_Chunk, kw_only=True):

@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from starlette.responses import Response
 
 from tetrad.frontend.request.outputs import RequestOutput
+from tetrad.frontend.request.spec_decode_metrics import RequestSpecDecodeMetrics, summed
 from tetrad.services.predicted_text import PredictedText
 
 _encoder = msgspec.json.Encoder()
@@ -110,6 +111,22 @@ def kv_transfer_params_of(output: RequestOutput) -> dict[str, Any] | UnsetType:
     return UNSET if output.kv_transfer_params is None else output.kv_transfer_params
 
 
+class AnswerMetrics(msgspec.Struct):
+    """Measurements of a request."""
+
+    speculative_decoding: Annotated[
+        dict[str, Any],
+        Meta(
+            description="Drafted and accepted tokens of all outputs, as vLLM counts them; only where the engine core measures "
+            "the drafts of single requests.",
+            extra_json_schema={"additionalProperties": True},
+        ),
+    ]
+
+
+Metrics = Annotated[AnswerMetrics | UnsetType, Meta(description="Of the request; in a stream, in the usage chunk.")]
+
+
 class CompletionChoice(msgspec.Struct):
     """One output, or the new part of it."""
 
@@ -142,6 +159,7 @@ class Completion(msgspec.Struct):
         Meta(description="Tokens; in chunks only with stream_options.include_usage, null but at the end."),
     ] = UNSET
     kv_transfer_params: KvTransferParams = UNSET
+    metrics: Metrics = UNSET
 
 
 class ErrorDetail(msgspec.Struct):
@@ -187,6 +205,7 @@ class UsageCount:
         self._num_completion_tokens = 0
         self._num_reasoning_tokens: int | None = None
         self._predicted: dict[int, PredictedText] = {}
+        self._drafts: list[RequestSpecDecodeMetrics] = []
 
     def add(self, place: int, output: RequestOutput, *, num_tokens: int | None = None) -> None:
         """Count an output of the `place`-th prompt.
@@ -197,6 +216,8 @@ class UsageCount:
             num_tokens: number of tokens to count instead of the output's; None: the output's.
         """
         self._prompts[place] = (len(output.prompt_token_ids), output.num_cached_tokens or 0)
+        ended = [each.spec_decode_metrics for each in output.outputs if each.finish_reason is not None]
+        self._drafts += [each for each in ended if each is not None]
         if num_tokens is not None:
             self._num_completion_tokens += num_tokens
             return
@@ -213,6 +234,11 @@ class UsageCount:
             if each.index not in self._predicted:
                 self._predicted[each.index] = PredictedText(predicted_ids)
             self._predicted[each.index].follow(each.token_ids)
+
+    def metrics(self) -> AnswerMetrics | UnsetType:
+        """Return the measurements of the request; UNSET if there are none."""
+        drafts = summed(self._drafts)
+        return UNSET if drafts is None else AnswerMetrics(drafts.to_dict())
 
     def usage(self) -> Usage:
         """Return the usage so far."""

@@ -31,6 +31,9 @@ class TokenizeRequest(Body):
     mm_processor_kwargs: dict[str, Any] | None = Field(
         None, description="Settings of the model's image processor, such as {min_pixels, max_pixels} or {size}."
     )
+    media_io_kwargs: dict[str, Any] | None = Field(
+        None, description="How media files are read, such as {video: {num_frames, fps}}; see chat completions."
+    )
 
     @model_validator(mode="after")
     def _check_one(self) -> Self:

@@ -153,4 +153,5 @@ def _conversation(body: TokenizeRequest) -> Conversation:
         continue_final_message=body.continue_final_message,
         add_special_tokens=body.add_special_tokens is True,
         mm_processor_kwargs=body.mm_processor_kwargs,
+        media_io_kwargs=body.media_io_kwargs,
     )

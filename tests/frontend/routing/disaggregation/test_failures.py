@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.frontend.fakes import TEXT
 from tetrad.services.errors import InvalidRequest, Overloaded, Unavailable
@@ -70,8 +71,27 @@ async def test_a_producer_that_is_slow(connect_pair, producer, consumer):
 async def test_a_producer_that_keeps_no_blocks(asking, producer, consumer):
     producer.keeps_blocks = False
 
-    assert (await asking.start())[0] == [TEXT[:9]]
+    with capture_logs() as logs:
+        assert (await asking.start())[0] == [TEXT[:9]]
+
     assert not consumer.requests[0].HasField("kv_transfer")
+    [line] = [line for line in logs if line["event"] == "request.not_prefilled"]
+    assert line["reason"] == "the engine core kept no blocks: those that are kept fill half of its KV cache"
+
+
+async def test_a_slow_producer_that_answers_gets_all_prompts_again(connect_pair, producer, consumer):
+    """Also if it keeps no blocks."""
+    asking = await connect_pair(remote_prefill_timeout_s=0.2)
+    producer.pause()
+    await asking.start()
+    producer.keeps_blocks = False
+    await producer.allow(None)
+    await asyncio.sleep(0.2)
+
+    for request_id in ("first", "second", "third"):
+        await asking.start(request_id)
+
+    assert len(producer.requests) == 4
 
 
 async def test_an_abort_ends_the_first_phase(asking, producer, consumer):

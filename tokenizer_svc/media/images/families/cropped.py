@@ -62,19 +62,35 @@ def _gemma_placeholder(model: ImageModel) -> str:
     return model.named("boi_token", "<start_of_image>")
 
 
-def _expand_gemma(model: ImageModel, _: ProcessedItem) -> Expansion:
+def _expand_gemma(model: ImageModel, image: ProcessedItem) -> Expansion:
     end = model.named("eoi_token", "<end_of_image>")
-    return Expansion(f"\n\n{_gemma_placeholder(model)}{model.mark}{end}\n\n", 1, _max_gemma(model))
+    one = f"\n\n{_gemma_placeholder(model)}{model.mark}{end}\n\n"
+    [num_crops] = image.integers("num_crops")
+    if not num_crops:
+        return Expansion(one, 1, _gemma_length(model))
+    crops = " ".join([one] * num_crops)
+    text = f"Here is the original image {one} and here are some crops to help you see better {crops}"
+    return Expansion(text, 1 + num_crops, _gemma_length(model))
 
 
 def _max_gemma(model: ImageModel) -> int:
+    return _gemma_length(model) * (1 + int(model.settings["pan_and_scan_max_num_crops"]))
+
+
+def _gemma_length(model: ImageModel) -> int:
     return int(model.processor.get("image_seq_length") or model.config.get("mm_tokens_per_image") or 256)
 
 
 def _gemma_settings(_: ModelFiles) -> Mapping[str, Any]:
-    return {"do_pan_and_scan": False}
+    return {"do_pan_and_scan": False, **_PAN_AND_SCAN}
 
 
+_PAN_AND_SCAN: Mapping[str, Any] = {
+    "pan_and_scan_min_crop_size": 256,
+    "pan_and_scan_max_num_crops": 4,
+    "pan_and_scan_min_ratio_to_activate": 1.2,
+}
+"""transformers' settings of a long image that is seen whole and in crops, if a request asks for it."""
 LLAVA = Family("CLIPImageProcessor", _expand_single, _max_single)
 INTERNVL = Family(
     "GotOcr2ImageProcessor",
@@ -88,7 +104,9 @@ GEMMA3 = Family(
     "Gemma3ImageProcessor",
     _expand_gemma,
     _max_gemma,
+    kwargs=("do_pan_and_scan", *_PAN_AND_SCAN),
     placeholder=_gemma_placeholder,
     message_text=_gemma_placeholder,
     settings=_gemma_settings,
+    stacked=False,
 )

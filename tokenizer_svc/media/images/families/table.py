@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from tetrad.tokenizer_svc.media.images.families.cropped import GEMMA3, INTERNVL, LLAVA
 from tetrad.tokenizer_svc.media.images.families.family import Family
+from tetrad.tokenizer_svc.media.images.families.lfm2 import LFM2
 from tetrad.tokenizer_svc.media.images.families.llava_next import LLAVA_NEXT
 from tetrad.tokenizer_svc.media.images.families.llava_onevision import LLAVA_ONEVISION
 from tetrad.tokenizer_svc.media.images.families.merged import GLM, QWEN
@@ -18,6 +19,7 @@ FAMILIES: Mapping[str, Family] = {
     "glm4v_moe": GLM("Glm4vImageProcessor"),
     "idefics3": TILED("Idefics3ImageProcessor"),
     "internvl": INTERNVL,
+    "lfm2_vl": LFM2,
     "llava": LLAVA,
     "llava of pixtral": PIXTRAL,
     "llava_next": LLAVA_NEXT,

@@ -271,6 +271,7 @@ PLAIN = {
     "POST /pause": ("/pause", None),
     "GET /is_paused": ("/is_paused", None),
     "POST /sleep": ("/sleep", None),
+    "POST /release_kv_cache_memory": ("/release_kv_cache_memory", None),
     "POST /wake_up": ("/wake_up", None),
     "GET /is_sleeping": ("/is_sleeping", None),
     "POST /reset_prefix_cache": ("/reset_prefix_cache", None),

@@ -44,6 +44,7 @@ ENDPOINTS = {
     "POST /resume",
     "GET /is_paused",
     "POST /sleep",
+    "POST /release_kv_cache_memory",
     "POST /wake_up",
     "GET /is_sleeping",
     "POST /reset_prefix_cache",

@@ -268,7 +268,16 @@ async def test_operators_of_an_open_local_server_need_no_key_but_web_pages_may_n
 async def test_who_may_chat_may_not_operate(serve_frontend, settings, key, status):
     async with serve_frontend(**settings) as frontend:
         resets = ("/reset_prefix_cache", "/reset_mm_cache", "/reset_encoder_cache")
-        for path in ("/pause", "/resume", "/sleep", "/wake_up", *resets, "/start_profile", "/stop_profile"):
+        for path in (
+            "/pause",
+            "/resume",
+            "/sleep",
+            "/release_kv_cache_memory",
+            "/wake_up",
+            *resets,
+            "/start_profile",
+            "/stop_profile",
+        ):
             response = await frontend.http.post(path, headers=bearer(key) if key else {})
             assert response.status_code == status, response.text
 

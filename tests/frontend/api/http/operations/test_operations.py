@@ -86,6 +86,13 @@ async def test_sleep_reaches_the_engine_and_parts_of_it_wake_up(http, engine):
     assert engine.orders == [slept[0], woke[0], woke[1], slept[1], woke[2]]
 
 
+async def test_the_kv_cache_is_released_alone(http, engine):
+    answer = await http.post("/release_kv_cache_memory")
+
+    assert answer.json() == {"status": "kv_cache_released"}
+    assert engine.orders == [("sleep", 3, engine_core_pb2.PAUSE_MODE_KEEP)]
+
+
 WRONG_QUERIES = {
     "/pause?mode=sleep": "mode",
     "/pause?clear_cache=perhaps": "clear_cache",
@@ -96,6 +103,7 @@ WRONG_QUERIES = {
     "/reset_prefix_cache?reset_external=true": "reset_external",
     "/resume?mode=keep": "mode",
     "/stop_profile?prefix=x": "prefix",
+    "/start_profile?max_iterations=-1": "max_iterations",
 }
 
 

@@ -60,6 +60,16 @@ def test_a_grammar_is_the_pattern_of_a_strict_function(tool):
     assert tool["format"]["definition"] in argument["description"]
 
 
+@pytest.mark.parametrize(("definition", "text"), [(r"[0-9]+\$", "5$"), ("^a$", "a"), ("a|b", "b"), (r"\^a", "^a")])
+def test_a_regular_expression_describes_the_whole_input(definition, text):
+    [made] = conversation("hi", tools=[grammar("regex", definition)]).tools
+
+    pattern = made.parameters["properties"]["input"]["pattern"]
+    assert re.search(pattern, text)
+    assert not re.search(pattern, f"{text}c")
+    assert not re.search(pattern, f"c{text}")
+
+
 def test_a_custom_tool_can_be_chosen():
     tool = {"type": "custom", "name": "apply_patch"}
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [tool]}
