@@ -171,6 +171,16 @@ class EngineCoreSettings(ServiceSettings):
         False,
         description="Log each step: its requests and tokens of prompts and of generation, and its time.",
     )
+    kv_cache_metrics: bool = Field(
+        False,
+        description="Measure how long KV blocks keep their contents and how they are used, for tetrad:engine_kv_block_*.",
+    )
+    kv_cache_metrics_sample: float = Field(
+        0.01,
+        gt=0,
+        le=1,
+        description="Share of the KV blocks that --kv-cache-metrics measures.",
+    )
     per_request_spec_decode_metrics: Level = Field(
         "none",
         description="Counts of the drafts of each request, which its answer brings. summary: how many were verified and "

@@ -19,6 +19,7 @@ from tetrad.engine_core_svc.engine.engine import Engine
 from tetrad.engine_core_svc.engine.media_check import AttendedMediaCheck, MediaCheck
 from tetrad.engine_core_svc.engine.queue_limits import QueueLimits
 from tetrad.engine_core_svc.engine.transfer_check import TransferCheck
+from tetrad.engine_core_svc.kv_cache.block_samples import BlockSamples
 from tetrad.engine_core_svc.kv_cache.connector import ConnectorChain, KVConnector
 from tetrad.engine_core_svc.kv_cache.event_log import KvEventLog
 from tetrad.engine_core_svc.kv_cache.host_tier import HostTier
@@ -139,8 +140,9 @@ async def start_engine(
         carrier=carrier,
     )
     connector = _connector(settings, layout, facts, kv_events, instance_id)
+    kv_cache = _kv_cache(settings, layout, connector, metrics)
     engine = Engine(
-        _scheduler(settings, layout, messages, connector, drafts, _media(settings, layout, facts)),
+        _scheduler(settings, layout, messages, kv_cache, drafts, _media(settings, layout, facts)),
         _admission(settings, layout, facts, messages),
         workers,
         GrammarCompiler(
@@ -192,7 +194,7 @@ def _scheduler(
     settings: EngineCoreSettings,
     layout: KVCacheLayout,
     messages: MessageLimits,
-    connector: KVConnector,
+    kv_cache: KVCacheManager,
     drafts: Drafts,
     media: Media | NoMedia,
 ) -> Scheduler:
@@ -204,14 +206,6 @@ def _scheduler(
         policy=settings.scheduling_policy,
         messages=messages,
     )
-    kv_cache = KVCacheManager(
-        layout.num_blocks,
-        layout.block_size,
-        groups=layout.groups,
-        max_step_tokens=layout.max_num_batched_tokens,
-        enable_caching=settings.enable_prefix_caching,
-        connector=connector,
-    )
     slowdown = settings.max_decode_slowdown if settings.enable_chunked_prefill else 0
     throttle = MeasuringThrottle(slowdown) if slowdown else NoThrottle()
     limits_of_loras = AdapterLimits(settings.max_loras, settings.num_cpu_loras)
@@ -222,6 +216,21 @@ def _scheduler(
     make_metrics = metrics_of_level(settings.per_request_spec_decode_metrics, drafts.max_tokens)
     return Scheduler(
         limits, kv_cache, grammars, throttle, drafts, fan_outs, adapters, stages, media, make_draft_metrics=make_metrics
+    )
+
+
+def _kv_cache(
+    settings: EngineCoreSettings, layout: KVCacheLayout, connector: KVConnector, metrics: EngineMetrics
+) -> KVCacheManager:
+    samples = BlockSamples(settings.kv_cache_metrics_sample, metrics.block_observers) if settings.kv_cache_metrics else None
+    return KVCacheManager(
+        layout.num_blocks,
+        layout.block_size,
+        groups=layout.groups,
+        max_step_tokens=layout.max_num_batched_tokens,
+        enable_caching=settings.enable_prefix_caching,
+        connector=connector,
+        watch=samples,
     )
 
 

@@ -7,6 +7,7 @@ vLLM's BlockPool: a hash is evicted when its block is allocated again, not when 
 
 from collections.abc import Iterable, Sequence
 
+from tetrad.engine_core_svc.kv_cache.block_samples import BlockWatch, NoBlockWatch
 from tetrad.engine_core_svc.kv_cache.connector import KVConnector
 
 NULL_BLOCK = 0
@@ -73,17 +74,19 @@ class BlockPool:
     Args:
         num_blocks: number of blocks, the null block included; at least 2.
         connector: notified of evicted and of forgotten contents.
+        watch: takes note of how blocks are used.
 
     Attributes:
         num_cached, num_evicted: number of blocks whose content was registered, and evicted, since start.
         num_free_cached: number of free blocks whose content can still be found.
     """
 
-    def __init__(self, num_blocks: int, connector: KVConnector | None = None) -> None:
+    def __init__(self, num_blocks: int, connector: KVConnector | None = None, watch: BlockWatch | None = None) -> None:
         if num_blocks < 2:
             raise ValueError(f"a pool needs at least 2 blocks, one of them the null block; got {num_blocks}")
         self.num_blocks = num_blocks
         self._connector = connector or KVConnector()
+        self._watch: BlockWatch = NoBlockWatch() if watch is None else watch
         self._free = FreeBlockQueue(num_blocks)
         self._references = [0] * num_blocks
         self._hash_of: list[bytes | None] = [None] * num_blocks
@@ -110,11 +113,14 @@ class BlockPool:
         for block in blocks:
             self._evict(block)
             self._references[block] = 1
+        self._watch.note_allocated(blocks)
         return blocks
 
     def touch(self, blocks: Iterable[int]) -> None:
         """Add a reference to each block; free blocks leave the queue."""
-        for block in blocks:
+        touched = tuple(blocks)
+        self._watch.note_touched(touched)
+        for block in touched:
             if self._references[block] == 0:
                 self._free.remove(block)
                 self.num_free_cached -= self._hash_of[block] is not None
@@ -174,6 +180,7 @@ class BlockPool:
         self._blocks_of = {}
         self.num_free_cached = 0
         self._connector.cleared()
+        self._watch.forget_all()
 
     def _evict(self, block: int) -> None:
         """Forget the content of a block that leaves the free queue."""

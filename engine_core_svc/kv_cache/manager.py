@@ -14,6 +14,7 @@ from tetrad.engine_core_svc.core.plan import SchedulerOutput
 from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.kv_cache.block_load import BlockLoad
 from tetrad.engine_core_svc.kv_cache.block_pool import BlockPool
+from tetrad.engine_core_svc.kv_cache.block_samples import BlockWatch, NoBlockWatch
 from tetrad.engine_core_svc.kv_cache.connector import KVConnector
 from tetrad.engine_core_svc.kv_cache.coordinator import Coordinator, NewBlocks, Prefix
 from tetrad.engine_core_svc.kv_cache.hybrid_coordinator import HybridCoordinator
@@ -42,6 +43,7 @@ class KVCacheManager:
         max_step_tokens: maximum number of tokens that one step computes; limits the blocks that a sliding window holds.
         enable_caching: share prefixes between requests.
         connector: notified of blocks that enter and leave the prefix cache; may keep evicted ones. Used by this manager only.
+        watch: takes note of how blocks are used. Used by this manager only.
     """
 
     def __init__(
@@ -53,8 +55,10 @@ class KVCacheManager:
         max_step_tokens: int = 2048,
         enable_caching: bool = True,
         connector: KVConnector | None = None,
+        watch: BlockWatch | None = None,
     ) -> None:
         self.connector = connector or KVConnector()
+        self._watch: BlockWatch = NoBlockWatch() if watch is None else watch
         self.block_size = block_size
         self.stats = PrefixCacheStats()
         self._groups, self._max_step_tokens = groups, max_step_tokens
@@ -71,7 +75,7 @@ class KVCacheManager:
         return self._groups
 
     def _begin(self, num_blocks: int) -> None:
-        self.pool = BlockPool(num_blocks, self.connector)
+        self.pool = BlockPool(num_blocks, self.connector, self._watch)
         self.coordinator: Coordinator
         if not self._groups:
             self.coordinator = NoCacheCoordinator()
@@ -208,6 +212,7 @@ class KVCacheManager:
         self.coordinator.num_passed = num_passed
         self.connector.cleared()
         self.connector.worker_lost()
+        self._watch.forget_all()
 
     def note_sent(self, plan: SchedulerOutput) -> None:
         """Add the copies that the worker must make before the step to a finished plan."""

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from tetrad.engine_core_svc.core.plan import FINISH_REASONS, SchedulerOutput, TransferEvents
+from tetrad.engine_core_svc.kv_cache.block_samples import BlockObservers
 from tetrad.engine_core_svc.observability.step_log import NoStepLog, StepLog
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.sessions.sessions import Sessions
@@ -23,6 +24,12 @@ _LOSSES = ("UNAVAILABLE", "STEP_TIMEOUT", "STEP_FAILED", "EXPERTS_LOST", "WORKER
 
 _SLEEP_STATES = ("awake", "weights_offloaded", "discard_all", "kv_cache_released")
 """vLLM's names of the sleep levels."""
+
+_SECONDS_OF_A_BLOCK = (
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5),
+    *(10, 20, 30, 60, 120, 300, 600, 1200, 1800),
+)
+"""Upper limits of the buckets for the lives of KV blocks, as in vLLM."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -71,12 +78,31 @@ class EngineMetrics:
             registry=self.registry,
         )
         self._transfer_seconds = self._histogram("kv_transfer_seconds", "Reading the KV blocks of a prompt.", seconds)
+        lives = _SECONDS_OF_A_BLOCK
+        self._block_lifetime = self._histogram(
+            "kv_block_lifetime_seconds",
+            "From a KV block's allocation to its next one, of some blocks (kv_cache_metrics).",
+            lives,
+        )
+        self._block_idle = self._histogram(
+            "kv_block_idle_before_evict_seconds",
+            "From a KV block's last use to its next allocation, of some blocks (kv_cache_metrics).",
+            lives,
+        )
+        self._block_gap = self._histogram(
+            "kv_block_reuse_gap_seconds", "Between two uses of a cached KV block, of some blocks (kv_cache_metrics).", lives
+        )
         self._sent: dict[int, float] = {}
         self._answered = 0.0
 
     def watch(self, engine: "Watched") -> None:
         """Export the state of an engine's scheduler and sessions from now on."""
         self.registry.register(_Pulled(engine))
+
+    @property
+    def block_observers(self) -> BlockObservers:
+        """What takes the lives of KV blocks."""
+        return BlockObservers(self._block_lifetime.observe, self._block_idle.observe, self._block_gap.observe)
 
     def timed(self, histogram: Histogram, call: Callable[P, T]) -> Callable[P, T]:
         """Return a function that calls `call` and observes its duration in seconds."""

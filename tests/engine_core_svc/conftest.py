@@ -21,6 +21,7 @@ from tetrad.engine_core_svc.core.message_sizes import MessageSizes
 from tetrad.engine_core_svc.core.payload import EncodedParams, WorkerPayload
 from tetrad.engine_core_svc.core.plan import EngineCoreOutput, ModelRunnerOutput, PoolingOutput, SchedulerOutput
 from tetrad.engine_core_svc.core.request import ALONE, Purpose, Request, RequestStatus, StopRules
+from tetrad.engine_core_svc.kv_cache.block_samples import BlockWatch
 from tetrad.engine_core_svc.kv_cache.connector import ConnectorChain, KVConnector
 from tetrad.engine_core_svc.kv_cache.host_tier import HostTier
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
@@ -224,6 +225,7 @@ def make_bench() -> Callable[..., Bench]:
         media: Media | None = None,
         windows: Sequence[int | str | None] = (None,),
         make_draft_metrics: MakeMetrics = no_metrics,
+        watch: BlockWatch | None = None,
         **limits: object,
     ) -> Bench:
         if num_host_blocks:
@@ -232,6 +234,7 @@ def make_bench() -> Callable[..., Bench]:
         kv_cache = KVCacheManager(
             num_blocks, block_size, enable_caching=enable_caching, connector=connector,
             groups=[group_of(window) for window in windows], max_step_tokens=scheduler_limits.max_num_batched_tokens,
+            watch=watch,
         )  # fmt: skip
         clock = WorkerClock()
         scheduler = Scheduler(

@@ -5,6 +5,8 @@ import time
 import pytest
 
 from tests.engine_core_svc.service_fakes import Stack
+from tetrad.engine_core_svc import service
+from tetrad.engine_core_svc.observability.metrics import EngineMetrics
 from tetrad.engine_core_svc.structured_output import filler
 from tetrad.v1 import types_pb2
 
@@ -115,3 +117,22 @@ async def test_masks_are_computed_by_as_many_threads_as_are_set(directory, token
         await client.until_finished(1)
 
     assert made == [3]
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_observed"),
+    [({}, False), ({"kv_cache_metrics": True, "kv_cache_metrics_sample": 1}, True)],
+    ids=["by default", "as set"],
+)
+async def test_lives_of_blocks_are_measured_if_that_is_set(directory, monkeypatch, settings, is_observed):
+    metrics = EngineMetrics()
+    monkeypatch.setattr(service, "EngineMetrics", lambda _: metrics)
+    async with Stack(directory, num_gpu_blocks_override=3, max_model_len=32, **settings) as stack:
+        client = await stack.client()
+        for handle in (1, 2, 3):
+            client.add(handle, [handle])
+            await client.until_finished(handle)
+
+        num_ended = metrics.registry.get_sample_value("tetrad:engine_kv_block_lifetime_seconds_count")
+
+    assert bool(num_ended) is is_observed

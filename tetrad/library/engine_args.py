@@ -90,6 +90,8 @@ class EngineArgs(OlderEngineArguments):
         speculative_config: vLLM's options of speculative decoding, a dict: {"method": "ngram", "num_speculative_tokens": 8};
             docs/speculation.md has them all. None: no speculative decoding.
         enable_logging_iteration_details: log each step of the engine core.
+        kv_cache_metrics: measure the lives of KV blocks, for the metrics `tetrad:engine_kv_block_*`.
+        kv_cache_metrics_sample: the share of the blocks that are measured.
         per_request_spec_decode_metrics: "summary" or "detailed" counts the drafts of each request, for
             `CompletionOutput.spec_decode_metrics`.
         runner: "auto" (from the model's files), "generate" or "pooling", with which a generative model makes embeddings.
@@ -188,6 +190,8 @@ class EngineArgs(OlderEngineArguments):
     speculative_config: dict[str, Any] | None = None
     per_request_spec_decode_metrics: str = "none"
     enable_logging_iteration_details: bool = False
+    kv_cache_metrics: bool = False
+    kv_cache_metrics_sample: float = 0.01
     runner: str = "auto"
     convert: str = "auto"
     pooler_config: Any = None

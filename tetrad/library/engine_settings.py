@@ -38,6 +38,8 @@ SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
             "logprobs_mode",
             "per_request_spec_decode_metrics",
             "enable_logging_iteration_details",
+            "kv_cache_metrics",
+            "kv_cache_metrics_sample",
             "max_decode_slowdown",
             "pipeline_depth",
             "enable_expert_parallel",
