@@ -63,6 +63,7 @@ class TokenizerSettings(ServiceSettings):
         2 << 30, ge=512 << 20, description="Address space of a process that preprocesses images, in bytes."
     )
     max_image_pixels: int = Field(178_956_970, ge=1, description="Maximum number of pixels of an image as it is sent.")
+    max_images_per_prompt: int = Field(999, ge=0, description="Maximum number of images of a prompt.")
     audio_processes: int = Field(
         1, ge=1, le=64, description="Number of audio files preprocessed at the same time, each in its own process."
     )
@@ -72,11 +73,6 @@ class TokenizerSettings(ServiceSettings):
     )
     max_audio_seconds: float = Field(600.0, gt=0, description="Maximum duration of an audio file, in seconds.")
     max_audios_per_prompt: int = Field(999, ge=0, description="Maximum number of audio files of a prompt.")
-    mm_processor_kwargs: JsonObject = Field(
-        "",
-        description='Settings of the image processor that replace those of the model\'s files, a JSON object: {"max_pixels": '
-        "200704}. Requests may set others. Empty: none.",
-    )
     video_processes: int = Field(
         1, ge=1, le=64, description="Number of videos preprocessed at the same time, each in its own process."
     )
@@ -86,12 +82,16 @@ class TokenizerSettings(ServiceSettings):
     )
     max_video_frames: int = Field(768, ge=1, description="Maximum number of frames that are read of a video.")
     max_videos_per_prompt: int = Field(999, ge=0, description="Maximum number of videos of a prompt.")
+    mm_processor_kwargs: JsonObject = Field(
+        "",
+        description='Settings of the image processor that replace those of the model\'s files, a JSON object: {"max_pixels": '
+        "200704}. Requests may set others. Empty: none.",
+    )
     media_io_kwargs: IoKwargs = Field(
         "",
         description='How media files are read, a JSON object: {"video": {"num_frames": 16, "fps": 1}}. Requests may set '
         "others. Empty: at most 32 frames of a video, and as many a second as its model's processor reads.",
     )
-    max_images_per_prompt: int = Field(999, ge=0, description="Maximum number of images of a prompt.")
     max_pending_media_bytes: int = Field(
         256 << 20,
         ge=1,

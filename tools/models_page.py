@@ -15,7 +15,7 @@ from tetrad.worker_svc.cuda.torch_attention import MAX_HEAD_DIM
 from tetrad.worker_svc.devices.decoder_pooling import TASKS_OF_CLASSIFIERS
 from tetrad.worker_svc.families.encoders import ENCODERS, family_of
 from tetrad.worker_svc.families.pooling import KINDS, generator_of
-from tetrad.worker_svc.families.registry import FAMILIES, WRAPPERS, read_config
+from tetrad.worker_svc.families.registry import ENCODER_DECODERS, FAMILIES, WRAPPERS, read_config
 from tetrad.worker_svc.media.audio_reader import AUDIO_KINDS
 from tetrad.worker_svc.media.tower_kinds import TOWER_KINDS
 from tetrad.worker_svc.media.video_kinds import VIDEO_KINDS
@@ -83,7 +83,7 @@ than a family, with the same tokens. On the CPU device its weights are float32; 
 attention runs in Tetrad's kernels where they support its heads, and steps are not recorded as graphs. Such a model takes no
 quantized weights and no adapters, and runs on one worker. The worker's log line `model.runs_on_transformers` says so. At load
 the worker compares the logits over KV pages with those of the model's own attention, on sequences that are computed in chunks.
-A model that needs more than attention over keys and values (cross attention, states, alibi, masks of its own), or whose code
+A model that needs more than attention over keys and values (cross-attention, states, alibi, masks of its own), or whose code
 does not call attention through transformers' `AttentionInterface`, is refused in one line with the reason.
 
 A checkpoint that brings its own code (`auto_map` in its config.json) runs only with `--trust-remote-code`, or
@@ -150,6 +150,31 @@ Models that read audio ([requests.md](requests.md#audio)) run transformers' audi
 
 | family | architecture | images | videos | audio |
 |---|---|---|---|---|
+"""
+_ENCODER_DECODERS = """
+## Models with an encoder and a decoder
+
+| family | architecture | encoder |
+|---|---|---|
+{rows}
+A prompt of such a model has one item of media, without a placeholder: every token of the prompt and of the answer attends to
+the encoder's output. Recordings of any length become text by [speech.md](speech.md); the library also takes 30 seconds of audio
+and the decoder's prompt as they are, in both of vLLM's forms:
+
+```python
+start = "<|startoftranscript|><|en|><|transcribe|><|notimestamps|>"
+llm.generate({{"prompt": start, "multi_modal_data": {{"audio": audio}}}})
+llm.generate({{"encoder_prompt": {{"prompt": "", "multi_modal_data": {{"audio": audio}}}}, "decoder_prompt": start}})
+```
+
+A prompt without the start token gets it, and a text has no other special tokens than those it is written with. The encoder is
+transformers' own class. Its output becomes keys and values of all layers once, which requests with the same audio share, and
+which stay in the encoder cache while one of them runs. They share memory with the KV cache: Whisper large-v3 has 469 MiB of
+them for an audio beside 140 MiB for 448 tokens, in float32. `encoded_items` in the engine core's log line `kv_cache.planned` is
+the number of different audios whose requests run together; the next ones wait. The prefix cache has blocks by audio and tokens.
+
+These models run on one worker with the CPU device, by the torch decoder, in float32. Adapters, `int8`, models that draft
+(n-grams do) and pooling are refused in one line.
 """
 _GRANITE = {"embedding_multiplier": 12.0, "attention_multiplier": 0.015625, "residual_multiplier": 0.22, "logits_scaling": 8.0}
 _NEEDED: dict[str, dict[str, Any]] = {
@@ -232,11 +257,16 @@ def page() -> str:
             *rows,
             _WRAPPERS,
             *_wrapper_rows(),
+            _ENCODER_DECODERS.format(rows=_encoder_decoders()),
             _OTHERS,
             _POOLING.format(variants=_variants()),
             *encoders,
         ]
     )
+
+
+def _encoder_decoders() -> str:
+    return "".join(f"| {family.title} | `{name}` | audio |\n" for name, family in sorted(ENCODER_DECODERS.items()))
 
 
 def _variants() -> str:

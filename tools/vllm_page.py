@@ -35,6 +35,9 @@ several. `multi_modal_uuids` may name them, and an item that is `None` with a na
 `image_pil`. Pillow is needed only where a program makes PIL images. Audio is an array of samples, with its rate or at the
 model's, a list of floats, or a file; messages have it as `input_audio` or `audio_url`.
 
+A prompt of an encoder and a decoder (Whisper) has vLLM's form `{{"encoder_prompt": ..., "decoder_prompt": ...}}`, or is a
+prompt of the decoder with `multi_modal_data`.
+
 What differs on purpose: a larger `priority` is more urgent, unless `priority_order="low_first"` says what vLLM says
 ([requests.md](requests.md)). `sleep` keeps requests (`mode="keep"`) where vLLM aborts them. `n` above 1 at temperature 0 is
 allowed. `abort_request` brings one last output with `finish_reason="abort"` from `step`. `stat_loggers` are told once every

@@ -7,6 +7,7 @@ the worker applies the parameters.
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Literal
 
 from tetrad.engine_core_svc.core.message_sizes import MessageSizes
@@ -142,10 +143,8 @@ def _check_score_ids(message: types_pb2.PromptScoreIds, vocab_size: int) -> None
 
 
 def _check_speech_rules(rules: types_pb2.SpeechRules, vocab_size: int) -> None:
-    for name in ("suppressed_token_ids", "suppressed_first_token_ids"):
-        _check_ids(f"speech_rules.{name}", unpack_u32(getattr(rules, name)), vocab_size)
-    if rules.HasField("first_timestamp_id"):
-        _check_ids("speech_rules.first_timestamp_id", (rules.first_timestamp_id,), vocab_size)
+    columns = (rules.suppressed_token_ids, rules.suppressed_first_token_ids)
+    _check_ids("speech_rules", [rules.first_timestamp_id, *chain.from_iterable(map(unpack_u32, columns))], vocab_size)
 
 
 def _check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:

@@ -4,8 +4,10 @@ Logs a warning for a port that every host of the network can reach without crede
 """
 
 import asyncio
+import errno
 import ipaddress
 import os
+import socket
 from pathlib import Path
 
 import grpc
@@ -17,18 +19,21 @@ from tetrad.services.tls.identity import Identity
 log = get_logger()
 
 _UNIX = "unix:"
+_MAX_PORT = 65535
 
 
 async def bind(server: grpc.aio.Server, address: str, identity: Identity | None) -> str:
     """Bind a server; return the address for a client on this machine.
 
     Raises:
-        Unavailable: the address is in use.
-        InvalidRequest: the identity has no certificate to present.
+        Unavailable: the address is in use, or no address of this machine; with the reason.
+        InvalidRequest: the address has no port, or the identity has no certificate to present.
     """
     is_unix = address.startswith(_UNIX)
     if is_unix:
         await asyncio.to_thread(_remove_stale_socket, Path(address.removeprefix(_UNIX)))
+    else:
+        _check_port(address)
     credentials = None
     if identity is not None and not is_unix:
         if identity.current().cert is None:
@@ -41,11 +46,37 @@ async def bind(server: grpc.aio.Server, address: str, identity: Identity | None)
     try:
         port = server.add_insecure_port(address) if credentials is None else server.add_secure_port(address, credentials)
     except RuntimeError as error:
-        raise Unavailable(f"Cannot listen on {address}: is another server running there?") from error
+        raise Unavailable(f"Cannot listen on {address}: {await asyncio.to_thread(_reason, address)}") from error
     finally:
         if before is not None:
             os.umask(before)
     return address if is_unix else f"{address.rpartition(':')[0]}:{port}"
+
+
+def _check_port(address: str) -> None:
+    port = address.rpartition(":")[2]
+    if not port.isdecimal() or int(port) > _MAX_PORT:  # gRPC would take 65536 for 0
+        text = f"Cannot listen on {address}: give host:port with a port of 0 to {_MAX_PORT}, or unix:/path."
+        raise InvalidRequest(text, field="listen")
+
+
+def _reason(address: str) -> str:
+    """Return why gRPC could not bind to an address, which it only logs: the system's answer to a bind without gRPC."""
+    host, _, port = address.rpartition(":")
+    try:
+        if address.startswith(_UNIX):
+            path = address.removeprefix(_UNIX)
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.bind(path)
+            Path(path).unlink()
+        else:
+            family, kind, _, _, target = socket.getaddrinfo(host.strip("[]") or None, int(port), type=socket.SOCK_STREAM)[0]
+            with socket.socket(family, kind) as probe:
+                probe.bind(target)
+    except OSError as error:
+        hint = " Is another server running there?" if error.errno == errno.EADDRINUSE else ""
+        return f"{error.strerror or error}.{hint}"
+    return "gRPC could not bind to it."
 
 
 def warn_if_open(address: str, *, callers_are_known: bool, is_encrypted: bool) -> None:

@@ -11,7 +11,7 @@ from tests.compose.project import ROOT
 from tests.documents import Page
 
 SERVICES = ("frontend", "tokenizer", "engine-core", "worker")
-MOST_MB = 400
+MOST_MB = 520
 
 
 def size_mb(image: str) -> float:

@@ -90,9 +90,14 @@ async def test_alone_cached_and_in_one_batch(kind, tmp_path):
 async def test_in_chunks_that_end_inside_a_video_and_preempted(tmp_path):
     save_vision_model(tmp_path, "qwen3_vl")
     reference, videos = VisionReference(tmp_path), [frames_of("qwen3_vl", 6, seed) for seed in range(5)]
-    options = {"max_num_batched_tokens": 16, "max_model_len": 160, "num_gpu_blocks_override": 24}
+    options = {"max_num_batched_tokens": 16, "max_model_len": 160, "num_gpu_blocks_override": 28}
     async with served(tmp_path, "videos-chunks", **options) as llm, client_of(llm) as http:
-        answers = await together(http, videos)
+        await llm.engine_admin.pause("keep", clear_cache=False)
+        running = asyncio.create_task(together(http, videos, max_tokens=40))
+        while (await llm.engine_admin.loads_known())[0].scheduler.num_waiting < len(videos):  # noqa: ASYNC110 - no event says it
+            await asyncio.sleep(0.01)
+        await llm.engine_admin.resume()
+        answers = await running
         stats = (await llm.engine_admin.loads_known())[0].scheduler
 
     for frames, answer in zip(videos, answers, strict=True):

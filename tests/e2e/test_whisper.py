@@ -1,6 +1,7 @@
 """Whisper through all four services: tokens and log-probabilities are those of transformers' whole model."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,6 +130,21 @@ async def test_in_chunks_and_preempted(reference, expected):
 
     check(found, expected)
     assert stats.num_preemptions > 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"speculative_config": json.dumps({"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3})},
+        {"enable_chunked_prefill": False, "enable_prefix_caching": False},
+        {"swap_space": 0.01, "num_gpu_blocks_override": 40},
+    ],
+    ids=min,
+)
+async def test_options_change_no_token(options, reference, expected):
+    async with served(reference.directory, f"whisper-{min(options)}", **options) as llm:
+        check(await outputs(llm), expected)
+        check(await outputs(llm), expected)
 
 
 @pytest.mark.parametrize("killed", ["worker", "engine_core"])

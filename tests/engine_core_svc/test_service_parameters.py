@@ -30,6 +30,11 @@ STRUCT = Struct(fields={"a": Value(number_value=1)})
         ([1], {"prompt_embeds": types_pb2.Tensor()}, "prompt_embeds must be a float32 tensor"),
         ([1], {"kv_transfer_params": STRUCT}, "does not support kv_transfer_params"),
         ([1], {"sampling_params": types_pb2.SamplingParams(extra_args=STRUCT)}, "does not support extra_args"),
+        (
+            [1],
+            {"sampling_params": types_pb2.SamplingParams(speech_rules=types_pb2.SpeechRules())},
+            "need a model with an encoder",
+        ),
     ],
 )
 async def test_bad_requests_are_answered_alone(stack, prompt, fields, text):

@@ -30,6 +30,8 @@ def run(arguments: list[str]) -> int:
         raise InvalidRequest(f"--seconds must be at least 0 and finite, got {options.seconds:g}.", field="seconds")
     if options.service is not None and options.output is None:
         raise InvalidRequest("--service says whose trace --output copies: give --output, too.", field="service")
+    if options.output is not None:
+        _check_target(options.output)
     with HttpClient(options.url, api_key=options.api_key, ca_file=options.ca_file) as client:
         client.post("/start_profile")
         try:
@@ -49,6 +51,14 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
+def _check_target(target: Path) -> None:
+    """Raise InvalidRequest if no trace can be written there: known after the recording, it would come too late."""
+    if target.is_dir():
+        raise InvalidRequest(f"--output {target} is a directory; give a file.", field="output")
+    if not target.parent.is_dir():
+        raise InvalidRequest(f"--output {target} cannot be written: there is no directory {target.parent}.", field="output")
+
+
 def _copy(service: str, paths: list[Path], target: Path) -> None:
     source = next((path for path in paths if f"-{service}-" in path.name), None)
     if source is None:
@@ -56,6 +66,6 @@ def _copy(service: str, paths: list[Path], target: Path) -> None:
     try:
         shutil.copyfile(source, target)
     except FileNotFoundError as error:
-        raise NotFound(f"{error.filename} is not on this machine, or its directory is not there.") from error
+        raise NotFound(f"{error.filename} is not on this machine.") from error
     except OSError as error:
         raise InvalidRequest(f"{target} cannot be written: {error.strerror or error}.", field="output") from error

@@ -30,6 +30,7 @@ _GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"
 _RATES = {"request_success": "requests_per_s", "prompt_tokens": "prompt_tokens_per_s", "generation_tokens": "tokens_per_s"}
 """Counter -> name of its rate since the last update."""
 _CHECK_TIMEOUT_S = 2.0
+_INTERVAL_S = 1.0
 _CREDENTIALS = struct.Struct("3i")
 """Process, user and group of the peer of a socket."""
 
@@ -44,16 +45,20 @@ def run(arguments: list[str]) -> int:
     add_server_address(parser)
     parser.set_defaults(url=None)
     parser.add_argument("--watch", action="store_true", help="Repeat until q or Ctrl-C.")
-    parser.add_argument("--interval-s", type=float, default=1.0, metavar="X", help="With --watch: seconds between updates.")
+    text = f"With --watch: seconds between updates. Unset: {_INTERVAL_S:g}."
+    parser.add_argument("--interval-s", type=float, default=None, metavar="X", help=text)
     options = parser.parse_args(arguments)
-    if not 0 < options.interval_s < math.inf:
-        text = f"--interval-s must be more than 0 and finite, got {options.interval_s:g}."
+    if options.interval_s is not None and not options.watch:
+        raise InvalidRequest("--interval-s is the time between updates of --watch: give --watch, too.", field="interval_s")
+    interval_s = _INTERVAL_S if options.interval_s is None else options.interval_s
+    if not 0 < interval_s < math.inf:
+        text = f"--interval-s must be more than 0 and finite, got {interval_s:g}."
         raise InvalidRequest(text, field="interval_s")
     url = options.url or DEFAULT_URL
     with HttpClient(url, api_key=options.api_key, ca_file=options.ca_file, timeout_s=5.0) as client:
         looker = _Looker(client, with_all_stacks=options.url is None)
         if options.watch:
-            watch(lambda: "\n".join(looker.look().all_lines()) + "\n", options.interval_s, out=sys.stdout, keys=sys.stdin)
+            watch(lambda: "\n".join(looker.look().all_lines()) + "\n", interval_s, out=sys.stdout, keys=sys.stdin)
             return 0
         report = looker.look()
     if report.problem:

@@ -119,6 +119,26 @@ def write_arguments(messages: list[Message]) -> None:
                 function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
 
 
+def write_unknown_media(messages: list[Message], media_texts: Mapping[str, str], source: str) -> None:
+    """Replace parts of modalities that a template for lists of parts does not name by text parts with their placeholders.
+
+    The files of SmolVLM2 have such a template for videos; transformers replaces it by one of its own with this result.
+
+    Args:
+        messages: changed.
+        media_texts: text of an item by modality.
+        source: the template.
+    """
+    unknown = {modality: text for modality, text in media_texts.items() if modality not in source}
+    for message in messages if unknown else ():
+        content = message.get("content")
+        if isinstance(content, list) and any(_modality_of(part) in unknown for part in content):
+            message["content"] = [
+                {"type": "text", "text": unknown[modality]} if (modality := _modality_of(part)) in unknown else part
+                for part in content
+            ]
+
+
 def _with_media(text: str, numbers: Mapping[str, int]) -> str:
     """Return a text with the placeholders of a message's items before it, without those that it has."""
     missing: list[str] = []

@@ -18,7 +18,7 @@ from jinja2 import nodes
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from tetrad.tokenizer_svc.chat.messages import ChatError, Message, flatten_content, split_content
+from tetrad.tokenizer_svc.chat.messages import ChatError, Message, flatten_content, split_content, write_unknown_media
 from tetrad.tokenizer_svc.chat.template_facts import facts_of
 
 _FIELD = "chat_template"
@@ -86,8 +86,10 @@ class CompiledTemplate:
         """
         if not self.facts.reads_parts:
             flatten_content(messages, media_texts)
-        elif not self.facts.reads_texts:
-            split_content(messages)
+        else:
+            write_unknown_media(messages, media_texts, self.source)
+            if not self.facts.reads_texts:
+                split_content(messages)
         final = _open_final_message(messages) if continue_final_message else None
         prompt = self._run(
             {**variables, "messages": messages, "add_generation_prompt": add_generation_prompt}, max_chars=max_chars

@@ -27,9 +27,6 @@ READS_IMAGES = frozenset(
 )
 """The keys of TOWER_KINDS in media/tower_kinds.py."""
 
-LISTENS = frozenset({"WhisperForConditionalGeneration"})
-"""The architectures with an encoder of audio whose output the decoder attends to (cross-attention)."""
-
 READS_VIDEOS = frozenset(
     {
         "Glm46VForConditionalGeneration",
@@ -59,7 +56,11 @@ READS_AUDIO = frozenset(
 """The keys of AUDIO_KINDS in media/audio_reader.py."""
 
 
+ATTENDS_TO_AUDIO = frozenset({"WhisperForConditionalGeneration"})
+"""The architectures with an encoder of audio whose output the decoder attends to (cross-attention)."""
+
+
 def media_read_by(architecture: str) -> tuple[str, ...]:
-    """Return the modalities of the items in prompts of models of an architecture, whose embeddings replace tokens'."""
-    found = {"image": READS_IMAGES, "video": READS_VIDEOS, "audio": READS_AUDIO}
+    """Return the modalities of the items in prompts of models of an architecture."""
+    found = {"image": READS_IMAGES, "video": READS_VIDEOS, "audio": READS_AUDIO | ATTENDS_TO_AUDIO}
     return tuple(modality for modality, names in found.items() if architecture in names)

@@ -45,6 +45,8 @@ def whisper(values: Values) -> ModelConfig:
         "mlp.up_proj": "fc1",
         "mlp.down_proj": "fc2",
     }
+    layers = range(config.num_layers)
+    products = [f"model.decoder.layers.{index}.encoder_attn.{name}." for index in layers for name in ("k_proj", "v_proj")]
     in_model = {
         "model.embed_tokens": "model.decoder.embed_tokens",
         "model.embed_positions": "model.decoder.embed_positions",
@@ -55,7 +57,7 @@ def whisper(values: Values) -> ModelConfig:
         layers="model.decoder.layers",
         in_layer={name: Stored(stored) for name, stored in in_layer.items()},
         in_model={name: Stored(stored) for name, stored in in_model.items()},
-        ignored=(".encoder_attn.k_proj.weight", ".encoder_attn.v_proj.weight", ".encoder_attn.v_proj.bias", "proj_out.weight"),
-        unused_layers=("model.encoder.",),
+        ignored=("proj_out.weight",),
+        unused_layers=("model.encoder.", *products),
     )
     return replace(config, num_learned_positions=config.max_position_embeddings, tensors=tensors)

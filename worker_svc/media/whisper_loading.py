@@ -13,7 +13,7 @@ from tetrad.worker_svc.checkpoint.model_config import apply_overrides, read_mode
 from tetrad.worker_svc.checkpoint.open import open_files
 from tetrad.worker_svc.checkpoint.source import DOWNLOAD_AGAIN, WeightSource
 from tetrad.worker_svc.core.device import LoadRequest
-from tetrad.worker_svc.families.towers import LISTENS
+from tetrad.worker_svc.families.registry import ENCODER_DECODERS
 from tetrad.worker_svc.families.values import architecture_of
 from tetrad.worker_svc.media.whisper_tower import CrossWeights, WhisperTower
 from tetrad.worker_svc.models.transformers_backend.quiet import quiet
@@ -23,7 +23,7 @@ _MAX_NAMED = 3
 
 def has_encoder(config: Mapping[str, Any]) -> bool:
     """Return whether a config.json's model has an encoder whose output its decoder attends to."""
-    return architecture_of(config) in LISTENS
+    return architecture_of(config) in ENCODER_DECODERS
 
 
 def load_whisper(request: LoadRequest) -> WhisperTower:

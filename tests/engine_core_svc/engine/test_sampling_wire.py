@@ -9,7 +9,7 @@ from tetrad.engine_core_svc.core.request import LogprobWidths
 from tetrad.engine_core_svc.engine.sampling_wire import MAX_BAD_WORDS, check_sampling, check_score_rows, logprob_widths
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.rpc.columns import pack_u32
-from tetrad.v1.types_pb2 import PromptScoreIds, SamplingParams, TokenIds
+from tetrad.v1.types_pb2 import PromptScoreIds, SamplingParams, SpeechRules, TokenIds
 
 VOCAB_SIZE = 1000
 
@@ -40,6 +40,9 @@ OUT_OF_RANGE = [
     {"prompt_logprobs": VOCAB_SIZE + 1},
     {"min_tokens": 5, "max_tokens": 4},
     {"prompt_score_ids": scored([1, VOCAB_SIZE], 2)},
+    {"speech_rules": SpeechRules(suppressed_token_ids=pack_u32([1, VOCAB_SIZE]))},
+    {"speech_rules": SpeechRules(suppressed_first_token_ids=pack_u32([VOCAB_SIZE]))},
+    {"speech_rules": SpeechRules(first_timestamp_id=VOCAB_SIZE)},
     {"logit_bias": {VOCAB_SIZE: 1.0}},
     {"logit_bias": {1: math.nan}},
     {"logit_bias": {1: 1e9}},
@@ -58,6 +61,7 @@ LIMITS = [
     {"repetition_penalty": 0.01, "logprobs": -1, "prompt_logprobs": VOCAB_SIZE, "min_tokens": 4, "max_tokens": 4},
     {"logit_bias": {VOCAB_SIZE - 1: -100.0, 0: 100.0}, "stop_token_ids": [VOCAB_SIZE - 1], "min_tokens": 9},
     {"prompt_score_ids": scored([VOCAB_SIZE - 1, 2**32 - 1], 1)},
+    {"speech_rules": SpeechRules(suppressed_token_ids=pack_u32([VOCAB_SIZE - 1]), first_timestamp_id=VOCAB_SIZE - 1)},
     {"bad_words_token_ids": words([0], [VOCAB_SIZE - 1, 1]), "thinking_start_token_ids": [5]},
 ]
 

@@ -3,6 +3,8 @@
 import pytest
 
 from tests.engine_core_svc.media.attended import NUM_EMBEDS, AttendedEncoder, attended_media, clip
+from tests.engine_core_svc.media.test_media_planning import AllBlocks
+from tetrad.engine_core_svc.core.plan import TransferEvents
 from tetrad.engine_core_svc.core.request import RequestStatus
 
 
@@ -160,3 +162,31 @@ def test_after_the_loss_of_the_worker_items_are_encoded_again(make):
 
     assert encoder.order == ["a", "a"]
     assert sum(bench.step().values()) == request.num_computed_tokens
+
+
+def test_a_prompt_from_another_engine_core_needs_its_item_as_well(make):
+    """The other engine core has computed its keys and values, but the answer attends to the item."""
+    bench, encoder = make(connector=AllBlocks(1, 4))
+    request = add(bench, "a", prompt=17)
+    bench.step()
+    bench.scheduler.note_transfers(TransferEvents(received=[request.key]))
+
+    assert bench.step() == {}
+    encoder.encode_all()
+    assert bench.step() == {request.key: 1}
+
+
+def test_a_reset_of_the_cache_leaves_an_item_to_those_that_run(make):
+    bench, encoder = make(num_items=1)
+    request = add(bench, "a", max_tokens=5)
+    bench.step()
+    encoder.encode_all()
+    bench.step()
+
+    bench.scheduler.media.reset_cache()
+    while not request.is_finished:
+        bench.step()
+    bench.step()
+
+    assert encoder.order == ["a"]
+    assert encoder.cache == {}

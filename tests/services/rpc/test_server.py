@@ -8,7 +8,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tetrad.services.errors import Unavailable
+from tetrad.services.errors import InvalidRequest, Unavailable
 from tetrad.services.observability.metrics import serve_metrics
 from tetrad.services.rpc.server import Server
 from tetrad.services.settings import ServiceSettings
@@ -115,12 +115,30 @@ async def test_a_stale_socket_is_replaced(socket_directory, serve):
     await again.stop()
 
 
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("here", "give host:port with a port of 0 to 65535, or unix:/path."),
+        ("127.0.0.1:65536", "give host:port with a port of 0 to 65535, or unix:/path."),
+        ("1.2.3.4:0", "Cannot assign requested address."),
+        ("unix:/no/directory/x.sock", "No such file or directory."),
+    ],
+)
+async def test_an_address_that_cannot_be_bound_is_refused_with_the_reason(address, reason):
+    server = Server(ServiceSettings(listen=address), {})
+
+    with pytest.raises((InvalidRequest, Unavailable)) as caught:
+        await server.start()
+
+    assert str(caught.value) == f"Cannot listen on {address}: {reason}"
+
+
 async def test_a_port_that_is_taken_is_one_clear_error():
     first = Server(ServiceSettings(listen="127.0.0.1:0"), {})
     await first.start()
 
     second = Server(ServiceSettings(listen=first.address), {})
-    with pytest.raises(Unavailable, match=first.address):
+    with pytest.raises(Unavailable, match=f"{first.address}: Address already in use. Is another server running there"):
         await second.start()
 
     await first.stop()

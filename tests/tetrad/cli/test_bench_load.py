@@ -227,6 +227,8 @@ def test_each_rate_is_measured_with_each_concurrency():
         (["--ttft-ms", "nan"], "--ttft-ms must be more than 0 and finite, got nan"),
         (["--dataset-name", "custom"], "--dataset-name custom and --dataset-path need each other"),
         (["--ignore-eos"], "--ignore-eos needs --dataset-name custom"),
+        (["--prefix-len", "3"], "--prefix-len needs --dataset-name prefix_repetition"),
+        (["--dataset-name", "prefix_repetition", "--num-images", "2"], "--num-images needs --dataset-name random-mm"),
         (["--trace", "t", "--concurrency", "1,2"], "--trace takes one level"),
     ],
 )

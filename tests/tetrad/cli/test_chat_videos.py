@@ -24,7 +24,7 @@ def test_a_video_goes_with_the_next_message(conversation, tmp_path):
     shown = run_command(f"/video {path}", conversation).shown
     conversation.say("What is it?", lambda _: None)
 
-    assert shown == "Images and videos of the next message: film.mp4"
+    assert shown == "Attached to the next message: film.mp4"
     url = f"data:video/mp4;base64,{base64.b64encode(path.read_bytes()).decode()}"
     parts = [{"type": "video_url", "video_url": {"url": url}}, {"type": "text", "text": "What is it?"}]
     assert conversation.client.bodies[0]["messages"] == [{"role": "user", "content": parts}]

@@ -10,6 +10,7 @@ from tests.documents import Page
 from tests.e2e.tiny_model import save_tiny_model
 from tests.services.hub_server import HubServer, use_hub
 from tests.vision_files import save_vision_model
+from tests.whisper_files import save_whisper
 from tetrad import LLM, SamplingParams
 from tetrad.cli import main
 from tetrad.cli.models.memory import kv_need
@@ -146,6 +147,16 @@ def test_show_says_whether_a_model_reads_images(tetrad, tmp_path):
 
     assert shown["input_modalities"] == ["text", "image"]
     assert re.search(r"^prompts +texts and images$", text, re.MULTILINE)
+
+
+def test_show_of_a_model_with_an_encoder_has_the_memory_of_its_output(tetrad, tmp_path):
+    save_whisper(tmp_path / "model", num_seconds=1)
+
+    shown = json.loads(tetrad("show", str(tmp_path / "model"), "--json")[1])
+    text = tetrad("show", str(tmp_path / "model"), "--device", "cpu")[1]
+
+    assert (shown["input_modalities"], shown["encoded_bytes"]) == (["text", "audio"], 2 * 3 * 32 * 50 * 4)
+    assert "38 KiB for the audio of a request" in text
 
 
 def test_show_of_a_gguf_file_needs_no_hub(tetrad, smollm2):

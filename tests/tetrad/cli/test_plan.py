@@ -10,6 +10,7 @@ import pytest
 from benchmarks.splits import cases
 from tests.documents import Page
 from tests.vision_files import save_vision_model
+from tests.whisper_files import save_whisper
 from tests.worker_svc.families.tiny_models import save_family
 from tetrad.cli import main
 from tetrad.cli.planning.forecast import Workload, forecast
@@ -288,6 +289,13 @@ def test_impossible_values_are_named(plan, arguments, words):
 
     assert code != 0
     assert words in said
+
+
+def test_a_model_with_an_encoder_and_a_decoder_is_refused(tmp_path, capsys):
+    save_whisper(tmp_path, num_seconds=1)
+
+    assert main(["plan", str(tmp_path), "--context", "64"]) == 78
+    assert "has an encoder and a decoder: it runs on one worker with the CPU device" in capsys.readouterr().err
 
 
 def test_an_encoder_is_refused(plan):

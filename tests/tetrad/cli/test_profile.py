@@ -49,10 +49,21 @@ def test_the_trace_of_a_service_is_copied(url, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("output", "words"),
+    [
+        ("{here}", "--output {here} is a directory"),
+        ("{here}/none/copy.json", "--output {here}/none/copy.json cannot be written: there is no directory {here}/none"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_the_recording(tmp_path, output, words):
+    with pytest.raises(InvalidRequest, match=words.format(here=tmp_path)):
+        run(["--url", "http://127.0.0.1:9", "--output", output.format(here=tmp_path)])
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("-o", "{here}"), "Is a directory"),
-        (("-o", "{here}/none/copy.json"), "its directory is not there"),
+        (("-o", "/dev/full"), "/dev/full cannot be written: No space left on device"),
         (("-o", "{here}/copy.json", "--service", "frontend"), "no trace of a frontend"),
     ],
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tetrad.cli.servers.logs import new_lines, renderer
+from tetrad.cli.servers.logs import check_service, new_lines, renderer
 from tetrad.cli.servers.ps import row_of
 from tetrad.cli.servers.running import RunningServer, chosen_server
 from tetrad.services.errors import InvalidRequest, NotFound
@@ -22,6 +22,16 @@ def test_lines_are_kept_with_their_service_in_order(tmp_path):
 
     assert read_lines(tmp_path) == ["worker | one", "frontend | two | three"]
     assert [parts_of(line) for line in read_lines(tmp_path)] == [("worker", "one"), ("frontend", "two | three")]
+
+
+def test_lines_of_a_service_that_the_server_does_not_have_are_refused(tmp_path):
+    StackLog(tmp_path).of("worker")("one")
+    (tmp_path / "frontend.sock").touch()
+
+    check_service(tmp_path, "worker")
+    check_service(tmp_path, "frontend")  # it has written nothing yet
+    with pytest.raises(NotFound, match="This server has no service 'workers'; it has frontend, worker"):
+        check_service(tmp_path, "workers")
 
 
 class Terminal(io.StringIO):

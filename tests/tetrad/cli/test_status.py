@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tetrad.cli import status
+from tetrad.services.errors import InvalidRequest
 from tetrad.stack.stack_url import write_url
 
 WELL = {"name": "tokenizer 0", "ready": True, "problem": ""}
@@ -115,6 +116,18 @@ def test_a_server_that_is_not_there_is_one_line(capsys):
     assert printed.err.startswith("server      http://127.0.0.1:9  not ready: ")
     assert printed.err.count("\n") == 1
     assert printed.out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--interval-s", "2"], "--interval-s is the time between updates of --watch: give --watch, too"),
+        (["--watch", "--interval-s", "0"], "--interval-s must be more than 0 and finite, got 0"),
+    ],
+)
+def test_an_interval_is_a_time_between_updates(arguments, words):
+    with pytest.raises(InvalidRequest, match=words):
+        status.run(["--url", "http://127.0.0.1:9", *arguments])
 
 
 def test_a_server_at_a_url_shows_the_stack_that_has_it_and_no_other(serve, tmp_path, monkeypatch, capsys):

@@ -141,7 +141,7 @@ def test_settings_of_the_processor_may_come_with_a_call(llm, expected):
         ({"prompt": TEXT, "multi_modal_data": {"image": [DATA] * 2}}, "Found fewer '<image>' placeholders"),
         ({"prompt": f"{TEXT}<image>", "multi_modal_data": {"image": DATA}}, "Found more '<image>' placeholders"),
         ({"prompt": TEXT, "multi_modal_data": {"image": b"no image"}}, "image"),
-        ({"prompt": TEXT, "multi_modal_data": {"audio": [1.0]}}, "modality 'audio' is not supported"),
+        ({"prompt": TEXT, "multi_modal_data": {"audio": [1.0]}}, "At most 0 audio"),
         ({"prompt": TEXT, "multi_modal_data": {"image": None}, "multi_modal_uuids": {"image": "new"}}, "Cache miss for image"),
         ({"prompt": TEXT, "multi_modal_data": {"image": [DATA]}, "multi_modal_uuids": {"image": ["a", "b"]}}, "2 names for 1"),
     ],

@@ -92,6 +92,12 @@ def test_other_files_are_refused(data: bytes) -> None:
         decoded(data)
 
 
+def test_a_codec_that_no_client_sends_is_refused() -> None:
+    """FFmpeg's libraries have hundreds of codecs, most of them rarely used and rarely checked."""
+    with pytest.raises(MediaError, match="the audio has the codec 'ac3', which is not read"):
+        decoded(encoded(samples(0.5, 48_000), "matroska", 48_000, codec="ac3"))
+
+
 def test_the_duration_is_measured_not_read() -> None:
     """The header says that the file is short."""
     data = bytearray(sound(3))

@@ -2,18 +2,24 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from tests.whisper_files import save_whisper
-from tests.worker_svc.conftest import save_tiny, tiny_config
+from tests.worker_svc.checkpoint.packed_weights.whole_models import FORMATS
+from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.checkpoint.model_config import read_model_config
+from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.lora import LoraLimits
 from tetrad.worker_svc.core.media import Modality
+from tetrad.worker_svc.core.plan import EncoderItem, MediaSpan, SamplingSpec
 from tetrad.worker_svc.families.check import check_model, check_ranks
 from tetrad.worker_svc.media.memory import media_bytes
+
+LAYOUT = KvLayout(num_blocks=40, block_size=16, max_model_len=448, max_num_seqs=4, max_num_batched_tokens=448)
 
 
 @pytest.fixture(scope="module")
@@ -105,3 +111,39 @@ def test_the_config_of_large_models_names_the_encoders_layers_twice(tmp_path, wh
     (tmp_path / "model.safetensors").symlink_to(whisper[0] / "model.safetensors")
 
     assert load(tmp_path).info.num_layers == config["decoder_layers"]
+
+
+@pytest.mark.parametrize("form", ["gptq", "fp8 of blocks"])
+def test_a_quantized_checkpoint_is_what_it_is_dequantized(tmp_path, load, form):
+    make, add = FORMATS[form]
+    checkpoint = make()
+    save_whisper(tmp_path, num_seconds=1, d_model=64, encoder_ffn_dim=96, decoder_ffn_dim=96)
+    config = json.loads((tmp_path / "config.json").read_text())
+    floats = load_file(tmp_path / "model.safetensors")
+    stems = [name.removesuffix(".weight") for name in floats if name.endswith(("_proj.weight", "fc1.weight", "fc2.weight"))]
+    for stem in stems:
+        add(checkpoint, stem, *floats.pop(f"{stem}.weight").shape)
+    dequantized = {f"{stem}.weight": torch.from_numpy(np.asarray(checkpoint.weights[stem])).float() for stem in stems}
+    for name, tensors, changes in (
+        ("quantized", checkpoint.tensors, {"quantization_config": checkpoint.quantization}),
+        ("floats", dequantized, {}),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(config | changes))
+        save_file({key: each.contiguous() for key, each in (floats | tensors).items()}, tmp_path / name / "model.safetensors")
+    features = np.random.default_rng(0).normal(0, 1, (80, 100)).astype(np.float32)
+    heard = EncoderItem("a", "audio", {"input_features": features}, 50)
+
+    found = [generated(load(tmp_path / name, dtype="float32"), heard) for name in ("quantized", "floats")]
+
+    np.testing.assert_allclose(*found, atol=1e-3)
+
+
+def generated(model, heard):
+    """Return the log-probabilities of the tokens that follow some of audio."""
+    model.media.encode(0, heard, -1)
+    driver = Driver(model.make_runner(LAYOUT), LAYOUT)
+    span = MediaSpan(heard.identifier, "audio", 0, 0, None, heard.num_embeds)
+    driver.add(0, [5, 6, 7], SamplingSpec(temperature=0.0, num_logprobs=0), media=(span,))
+    driver.generate(6)
+    return [float(values[0]) for _, values, _ in driver.requests[0].logprobs]

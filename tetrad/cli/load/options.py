@@ -35,6 +35,14 @@ _POSITIVE = (
     "tpot_ms",
 )
 
+_OF_DATASETS = {
+    "prefix_len": ("prefix_repetition", 256),
+    "num_prefixes": ("prefix_repetition", 10),
+    "num_images": ("random-mm", 1),
+    "image_size": ("random-mm", (256, 256)),
+}
+"""Option -> the only dataset that it changes, and its value if it is unset."""
+
 _FILES = ("json", "html", "trace")
 """Options that name files of results."""
 
@@ -79,6 +87,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
             raise InvalidRequest(f"--{other} and --{name} both name {path}; give two files.", field=name)
     if (options.dataset_path is not None) != (options.dataset_name == "custom"):
         raise InvalidRequest("--dataset-name custom and --dataset-path need each other.", field="dataset_path")
+    for name, (dataset, default) in _OF_DATASETS.items():
+        if getattr(options, name) is None:
+            setattr(options, name, default)
+        elif options.dataset_name != dataset:
+            raise InvalidRequest(f"--{name.replace('_', '-')} needs --dataset-name {dataset}.", field=name)
     if options.ignore_eos and options.dataset_name != "custom":
         text = "--ignore-eos needs --dataset-name custom; other outputs have their whole length anyway."
         raise InvalidRequest(text, field="ignore_eos")
@@ -181,14 +194,14 @@ def _add_dataset(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--input-len", "--random-input-len", type=int, default=32, metavar="N", help=text)
     text = "Length of each output, in tokens; for custom, the maximum."
     group.add_argument("--output-len", "--random-output-len", type=int, default=128, metavar="N", help=text)
-    text = "Length of each shared prefix, in tokens."
-    group.add_argument("--prefix-len", "--prefix-repetition-prefix-len", type=int, default=256, metavar="N", help=text)
-    text = "Number of shared prefixes, which take turns."
-    group.add_argument("--num-prefixes", "--prefix-repetition-num-prefixes", type=int, default=10, metavar="N", help=text)
-    text = "Number of images of each message of random-mm."
-    group.add_argument("--num-images", "--random-mm-base-items-per-request", type=int, default=1, metavar="N", help=text)
-    text = "Size of each image of random-mm, in pixels."
-    group.add_argument("--image-size", type=_size, default="256x256", metavar="WxH", help=text)
+    text = "Length of each shared prefix of prefix_repetition, in tokens. Unset: 256."
+    group.add_argument("--prefix-len", "--prefix-repetition-prefix-len", type=int, default=None, metavar="N", help=text)
+    text = "Number of shared prefixes of prefix_repetition, which take turns. Unset: 10."
+    group.add_argument("--num-prefixes", "--prefix-repetition-num-prefixes", type=int, default=None, metavar="N", help=text)
+    text = "Number of images of each message of random-mm. Unset: 1."
+    group.add_argument("--num-images", "--random-mm-base-items-per-request", type=int, default=None, metavar="N", help=text)
+    text = "Size of each image of random-mm, in pixels. Unset: 256x256."
+    group.add_argument("--image-size", type=_size, default=None, metavar="WxH", help=text)
     text = "Generate the maximum of tokens for each request of custom."
     group.add_argument("--ignore-eos", action="store_true", help=text)
 

@@ -44,6 +44,14 @@ def kv_need(config: Mapping[str, Any]) -> KvNeed:
     return KvNeed(longest, {tokens: _bytes_of(facts, tokens) for tokens in contexts})
 
 
+def encoded_bytes(config: Mapping[str, Any]) -> int:
+    """Return the bytes that the encoded item of a request takes, in a model with an encoder and a decoder; 0: another model."""
+    if is_encoder(config) or find_family(architecture_of(config)) is None:
+        return 0
+    facts = supported_config(config)
+    return round(2 * facts.num_layers * facts.num_heads * facts.head_dim * facts.encoder_length * WEIGHT_TYPES["float32"])
+
+
 def _bytes_of(facts: ModelConfig, num_tokens: int) -> dict[str, int]:
     numbers = 2 * facts.num_layers * facts.num_kv_heads * facts.head_dim * num_tokens  # keys and values
     return {name: round(numbers * size) for name, size in KV_TYPES.items()}

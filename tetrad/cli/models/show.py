@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from tetrad.cli.models.description import ModelDescription, why_not_here
-from tetrad.cli.models.memory import KV_TYPES, WEIGHT_TYPES, kv_need
+from tetrad.cli.models.memory import KV_TYPES, WEIGHT_TYPES, encoded_bytes, kv_need
 from tetrad.cli.models.named_model import describe_model
 from tetrad.cli.models.options import add_device, add_json, add_revision
 from tetrad.cli.models.texts import binary_size, count, decimal_size, table
@@ -44,9 +44,9 @@ def _facts(name: str, model: ModelDescription, where: str, device: str) -> dict[
     stored = {"as stored": model.weights_bytes}
     by_type = {kind: round(size * model.num_parameters) for kind, size in WEIGHT_TYPES.items()} if model.num_parameters else {}
     try:
-        kv_bytes = dict(kv_need(model.config).by_context)
+        kv_bytes, encoded = dict(kv_need(model.config).by_context), encoded_bytes(model.config)
     except ModelError:
-        kv_bytes = {}
+        kv_bytes, encoded = {}, 0
     return {
         "model": name,
         "path": where,
@@ -56,6 +56,7 @@ def _facts(name: str, model: ModelDescription, where: str, device: str) -> dict[
         "problem": why_not_here(model, device),
         "weights_bytes": stored | by_type,
         "kv_bytes_by_context": kv_bytes,
+        "encoded_bytes": encoded,
     }
 
 
@@ -71,6 +72,7 @@ def _lines(facts: dict[str, Any], model: ModelDescription) -> list[str]:
         *((text, str(model.config[key])) for key, text in _SHOWN.items() if model.config.get(key) is not None),
         ("runs here", f"no: {facts['problem']}" if facts["problem"] else "yes"),
         ("weights", ", ".join(f"{binary_size(each)} {kind}" for kind, each in facts["weights_bytes"].items())),
+        *([("encoder", f"{binary_size(facts['encoded_bytes'])} for the audio of a request")] if facts["encoded_bytes"] else []),
     ]
     return [*table(rows), *_kv_lines(facts["kv_bytes_by_context"])]
 

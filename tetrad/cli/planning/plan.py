@@ -48,6 +48,8 @@ def run(arguments: list[str]) -> int:
     if is_encoder(model.config):
         raise ModelError(f"{options.model} is an encoder: it keeps no keys and values, and runs on one worker.")
     config = supported_config(model.config)
+    if config.encoder_length:
+        raise ModelError(f"{options.model} has an encoder and a decoder: it runs on one worker with the CPU device.")
     if workload.context > config.max_position_embeddings:
         limit = config.max_position_embeddings
         raise InvalidRequest(f"context is {workload.context}, but the model's longest is {limit}.", field="context")

@@ -10,7 +10,7 @@ from typing import TextIO
 from tetrad.cli.options import new_parser
 from tetrad.cli.servers.running import chosen_server, running_servers
 from tetrad.services.command_line import CommandLineParser
-from tetrad.services.errors import InvalidRequest
+from tetrad.services.errors import InvalidRequest, NotFound
 from tetrad.stack.stack_log import log_path, parts_of, read_lines
 from tetrad.stack.terminal_lines import TerminalLines, wants_colours
 
@@ -23,6 +23,8 @@ def run(arguments: list[str]) -> int:
     if options.lines < 0:
         raise InvalidRequest(f"--lines must not be negative, got {options.lines}.", field="lines")
     server = chosen_server(running_servers(), options.url)
+    if options.service is not None:
+        check_service(server.directory, options.service)
     # Opened first, so that lines that are written meanwhile are not missed; they may be shown twice.
     following = new_lines(log_path(server.directory)) if options.follow else iter(())
     lines = [line for line in read_lines(server.directory) if _is_wanted(line, options.service)]
@@ -44,6 +46,14 @@ def make_parser() -> CommandLineParser:
     parser.add_argument("-n", "--lines", type=int, default=50, metavar="N", help="Number of lines.")
     parser.add_argument("-f", "--follow", action="store_true", help="Go on with new lines until the server ends, or Ctrl-C.")
     return parser
+
+
+def check_service(directory: Path, service: str) -> None:
+    """Raise NotFound, with the names of the services, if the stack of a directory has no such service."""
+    written = {parts_of(line)[0] for line in read_lines(directory)}
+    known = {path.stem for path in directory.glob("*.sock")} | written
+    if service not in known:
+        raise NotFound(f"This server has no service {service!r}; it has {', '.join(sorted(known))}.", field="service")
 
 
 def renderer(stream: TextIO) -> Callable[[str], str]:

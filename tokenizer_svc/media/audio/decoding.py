@@ -98,6 +98,8 @@ def _frames(container: Any) -> Iterator[Any]:
         raise MediaError("the file has no audio")
     stream = container.streams.audio[0]
     context = stream.codec_context
+    if context.name not in _CODECS.split(","):  # the option binds the reader of the container alone
+        raise MediaError(f"the audio has the codec {context.name!r}, which is not read")
     if not 0 < context.channels <= _MAX_CHANNELS or not 0 < context.sample_rate <= _MAX_RATE:
         text = f"the audio has {context.channels} channels of {context.sample_rate} samples a second"
         raise MediaError(f"{text}; at most {_MAX_CHANNELS} of {_MAX_RATE} are read")

@@ -51,6 +51,8 @@ class VideoFile:
                 raise MediaError("the file has no video")
             self._stream = self._container.streams.video[0]
             context = self._stream.codec_context
+            if context.name not in _CODECS.split(","):  # the option binds the reader of the container alone
+                raise MediaError(f"the video has the codec {context.name!r}, which is not read")
             self._check_size(context.width, context.height)
             context.thread_type, context.thread_count = "AUTO", min(_MOST_THREADS, os.cpu_count() or 1)
             context.options = {"max_pixels": str(max_pixels)}

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from tests.video_files import moving, video
+from tetrad.tokenizer_svc.media.items import MediaError
 from tetrad.tokenizer_svc.media.video.decoding import VideoFile
 
 COUNT, MOST = 120, 1 << 24
@@ -86,3 +87,8 @@ def test_a_file_whose_end_is_missing_gives_the_frames_that_it_has() -> None:
     found = read(file[: len(file) * 2 // 3], [0, 20, 40])
 
     assert list(found)[:2] == [0, 20]
+
+
+def test_a_codec_that_no_client_sends_is_refused():
+    with pytest.raises(MediaError, match="the video has the codec 'ffv1', which is not read"):
+        VideoFile(video(4, codec="ffv1", form="matroska"), max_pixels=1 << 20)

@@ -198,3 +198,14 @@ async def test_a_model_without_videos_refuses_them(stub_of: StubOf) -> None:
 
     with pytest.raises(grpc.RpcError, match="takes image input only"):
         await stub.RenderChat(chat(("video", video(4))))
+
+
+async def test_a_template_that_names_no_videos_gets_their_placeholders(stub_of: StubOf) -> None:
+    stub, template = await stub_of("smolvlm"), "{% for part in messages[0].content %}{{ part.text or '<image>' }} {% endfor %}"
+
+    answer = await stub.RenderChat(
+        chat("What", ("video", video(3)), ("image", picture(60, 40)), chat_template=template, add_generation_prompt=False)
+    )
+
+    assert answer.prompt == "What <video> <image> "
+    assert [each.modality for each in answer.mm_features] == ["video", "image"]
