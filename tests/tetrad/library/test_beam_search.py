@@ -127,7 +127,7 @@ def test_a_search_of_width_one_is_greedy(model):
 async def test_more_beams_than_the_vocabulary_can_feed_are_refused():
     llm = SimpleNamespace(
         tokenizer_info=SimpleNamespace(vocab_size=20, eos_token_ids=frozenset({1, 2})),
-        engine_info=SimpleNamespace(vocab_size=11),
+        engine_info=SimpleNamespace(vocab_size=11, logprobs_mode="raw_logprobs"),
     )
 
     with pytest.raises(InvalidRequest, match=r"beam_width=4 needs the 12 most likely tokens .* the vocabulary has 11"):
