@@ -32,7 +32,7 @@ def test_services_of_a_model_that_reads_images_take_larger_messages(tmp_path, mo
     [
         ({"config.json": {}}, {}),
         (IMAGE_FILES, {"language_model_only": True}),
-        (IMAGE_FILES, {"limit_mm_per_prompt": {"image": 0}}),
+        (IMAGE_FILES, {"limit_mm_per_prompt": {"image": 0, "audio": 0, "video": 0}}),
     ],
 )
 def test_services_of_text_keep_the_limit_of_messages(tmp_path, files, arguments):
