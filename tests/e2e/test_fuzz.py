@@ -25,6 +25,8 @@ with warnings.catch_warnings():
     from schemathesis import GenerationMode
 
 EXAMPLES = int(os.environ.get("TEST_FUZZ_EXAMPLES", "0"))
+NOT_IMPLEMENTED = 501
+"""Of transcriptions: the model of these tests does not transcribe."""
 NUM_HTTP, NUM_GRPC = (EXAMPLES, EXAMPLES) if EXAMPLES else (40, 60)
 
 fuzzed = settings(
@@ -111,7 +113,8 @@ def fuzz(server, cases: st.SearchStrategy, number: int) -> list[int]:
     def send(case) -> None:
         response = case.call(base_url=server.url, timeout=60)
         statuses.append(response.status_code)
-        assert response.status_code < 500, f"{case.as_curl_command()}\n{response.status_code} {response.text[:2000]}"
+        is_answer = response.status_code < 500 or response.status_code == NOT_IMPLEMENTED
+        assert is_answer, f"{case.as_curl_command()}\n{response.status_code} {response.text[:2000]}"
         if response.status_code >= 400:
             assert message_of(response.json()["error"]), response.text
 

@@ -170,12 +170,12 @@ async def test_in_chunks_that_end_inside_an_image_and_preempted(kind, case_of):
     num_blocks = -(-longest // 8) + (14 if kind in WITH_STATES else 3)
     options = {"max_num_batched_tokens": 16, "max_model_len": longest, "num_gpu_blocks_override": num_blocks}
     async with served(case.directory, f"chunks-{kind}", **options) as llm, client_of(llm) as http:
-        answers = await begun_together(llm, http)
-        again = await asyncio.gather(*(chat(http, content) for content in CHATS))
-
-        stats = (await llm.engine_admin.loads_known())[0].scheduler
-    check(answers, case)
-    check(again, case)
+        check(await begun_together(llm, http), case)
+        for _ in range(4):  # on a busy machine, encoding may keep requests apart
+            check(await asyncio.gather(*(chat(http, content) for content in CHATS)), case)
+            stats = (await llm.engine_admin.loads_known())[0].scheduler
+            if stats.num_preemptions or kind in WITH_WINDOWS:
+                break
     assert stats.num_preemptions > 0 or kind in WITH_WINDOWS
 
 
