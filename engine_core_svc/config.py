@@ -1,5 +1,6 @@
 """Settings of engine_core_svc. Names and meanings are those of vLLM where it has such an option."""
 
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -124,7 +125,8 @@ class EngineCoreSettings(ServiceSettings):
     weights_file: OptionalPath = Field(
         None,
         description="File that keeps the last update of the weights, so that it is loaded again after this engine core and its "
-        "workers have ended together. Unset: the model's own weights are loaded then.",
+        "workers have ended together. Unset: a file beside the socket if a parent process restarts the service, as tetrad "
+        "serve does; else the model's own weights are loaded then.",
     )
     enable_prefix_caching: bool = Field(True, description="Share KV cache blocks between requests whose prompts begin alike.")
     enable_chunked_prefill: bool = Field(True, description="Split long prompts over several steps.")
@@ -301,6 +303,16 @@ class EngineCoreSettings(ServiceSettings):
         if twice is not None:
             raise ValueError(f"worker_target names {twice!r} twice; each rank needs a worker of its own")
         return self
+
+    @property
+    def kept_weights_file(self) -> Path | None:
+        """`weights_file` or, for a service that its parent process restarts, a file beside its Unix socket.
+
+        `tetrad serve` does not set `weights_file`: a service of an earlier release would refuse a setting it does not know.
+        """
+        if self.weights_file is not None or self.lifeline_fd is None or not self.listen.startswith("unix:"):
+            return self.weights_file
+        return Path(f"{self.listen.removeprefix('unix:')}.weights")
 
     @property
     def num_ranks(self) -> int:

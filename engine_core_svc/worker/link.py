@@ -59,7 +59,7 @@ class WorkerLink:
         self._ranks = [RankLink(settings, rank, target, carrier) for rank, target in enumerate(settings.worker_targets)]
         self._leader = self._ranks[0]
         self._pauses = PauseLink(self._leader.stub)
-        file = settings.weights_file
+        file = settings.kept_weights_file
         self._weights = WeightsLink(
             self._ranks, self._load_request, NotKept() if file is None else WeightsFile(file, settings.model)
         )

@@ -156,7 +156,6 @@ class ServiceChildren:
                 pipeline_parallel_size=model.pipeline_parallel_size,
                 tokenizer_targets=at.tokenizer_targets,
                 **self._kv_transfer(model, place),
-                weights_file=self._directory / f"{place.name}.weights",
                 drain_timeout_s=_drain_s(model.engine_core, _ENGINE_CORE_DRAIN_S),
             )
         )
