@@ -1,6 +1,7 @@
 """Two engine cores with real workers: a producer computes prompts, a consumer reads their blocks and goes on."""
 
 import asyncio
+import contextlib
 
 import pytest
 from pydantic import ValidationError
@@ -76,11 +77,12 @@ async def test_the_sequences_of_a_call_wait_for_one_transfer(tmp_path, model):
 
 async def test_a_transfer_ends_with_the_request_that_waits_for_it(tmp_path, model):
     """The other worker takes connections and never answers; the transfer's own time is an hour."""
-    asked = asyncio.Event()
+    asked, has_ended = asyncio.Event(), asyncio.Event()
 
-    async def hold(*_: object) -> None:
-        asked.set()
-        await asyncio.Event().wait()
+    async def hold(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer):
+            asked.set()
+            await has_ended.wait()
 
     (tmp_path / "silent").mkdir()
     silent = await asyncio.start_unix_server(hold, tmp_path / "silent" / "worker")
@@ -95,6 +97,7 @@ async def test_a_transfer_ends_with_the_request_that_waits_for_it(tmp_path, mode
         second.abort("r1")
 
         await consumer.until_all_blocks_are_free()
+        has_ended.set()
 
 
 async def test_another_prompt_gets_no_foreign_blocks(tmp_path, model):

@@ -74,7 +74,6 @@ async def test_a_prompt_has_media(stub, engine, prompt):
         ({"media": [pb.MediaPart(data=b"x", media_type="audio/wav")]}, "At most 0 audio(s) may be provided in one prompt."),
         ({"media": [pb.MediaPart()]}, "media[0] needs data, url or uuid."),
         ({"media": [pb.MediaPart(data=b"broken")]}, "Failed to load image"),
-        ({"media": [pb.MediaPart(data=b"x")], "text": ""}, "The decoder prompt cannot be empty"),
         ({"mm_processor_kwargs_json": "["}, "mm_processor_kwargs_json is not valid JSON"),
     ],
 )
