@@ -6,7 +6,7 @@ The bridge between the blocking classes (LLM, LLMEngine) and the async ones. Kno
 import asyncio
 import threading
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -21,11 +21,13 @@ class EventLoopThread:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` on the loop and return its result or raise its error; an interrupt of the caller cancels it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        call = _Call(work)
+        # An interrupt may come at any moment: also when the work is scheduled, and its future not yet returned.
         try:
-            return future.result()
+            return asyncio.run_coroutine_threadsafe(call.run(), self._loop).result()
         except BaseException:
-            future.cancel()
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(call.cancel)
             raise
 
     def close(self) -> None:
@@ -53,6 +55,27 @@ class EventLoopThread:
         finally:
             await _cancel_others()
             self._loop.stop()
+
+
+class _Call(Generic[T]):
+    """A coroutine that may be cancelled before its task begins; both methods run on the loop."""
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._work = work
+        self._task: asyncio.Task[Any] | None = None
+        self._is_cancelled = False
+
+    async def run(self) -> T:
+        if self._is_cancelled:
+            self._work.close()
+            raise asyncio.CancelledError
+        self._task = asyncio.current_task()
+        return await self._work
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+        if self._task is not None:
+            self._task.cancel()
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
