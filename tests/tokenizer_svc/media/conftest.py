@@ -20,6 +20,7 @@ from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 ServeModel = Callable[..., AbstractAsyncContextManager[tokenizer_pb2_grpc.TokenizerServiceStub]]
 ModelDirectory = Callable[[str], Path]
 StubOf = Callable[[str], Awaitable[tokenizer_pb2_grpc.TokenizerServiceStub]]
+SharedStub = Callable[[str, Path], Awaitable[tokenizer_pb2_grpc.TokenizerServiceStub]]
 
 
 @pytest.fixture(scope="session")
@@ -71,12 +72,22 @@ def _servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Servers]:
 
 
 @pytest.fixture
-async def stub_of(_servers: _Servers, model_directory: ModelDirectory) -> AsyncIterator[StubOf]:
+async def stub_of(shared_stub: SharedStub, model_directory: ModelDirectory) -> StubOf:
     """Returns a stub of a kind's service, which all tests share."""
+
+    async def connect(kind: str) -> tokenizer_pb2_grpc.TokenizerServiceStub:
+        return await shared_stub(kind, model_directory(kind))
+
+    return connect
+
+
+@pytest.fixture
+async def shared_stub(_servers: _Servers) -> AsyncIterator[SharedStub]:
+    """Returns a stub of the service of a model's directory, which all tests share under a name."""
     async with contextlib.AsyncExitStack() as channels:
 
-        async def connect(kind: str) -> tokenizer_pb2_grpc.TokenizerServiceStub:
-            channel = open_channel(_servers.address(kind, model_directory(kind)))
+        async def connect(name: str, directory: Path) -> tokenizer_pb2_grpc.TokenizerServiceStub:
+            channel = open_channel(_servers.address(name, directory))
             channels.push_async_callback(channel.close)
             stub = tokenizer_pb2_grpc.TokenizerServiceStub(channel)
             await stub.GetInfo(tokenizer_pb2.GetInfoRequest(), wait_for_ready=True)

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from transformers import WhisperFeatureExtractor
 
 from tests.sounds import encoded, samples, sound
-from tests.tokenizer_svc.media.conftest import ServeModel
+from tests.tokenizer_svc.media.conftest import ServeModel, SharedStub
 from tests.tokenizer_svc.media.test_audio_prompts import item
 from tests.tokenizer_svc.media.test_hostile_images import error_of
 from tests.tokenizer_svc.media.test_parity import arrays
@@ -32,9 +31,8 @@ def whisper(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def stub(whisper: Path, serve_model: ServeModel) -> AsyncIterator[Any]:
-    async with serve_model(whisper) as stub:
-        yield stub
+async def stub(whisper: Path, shared_stub: SharedStub) -> Any:
+    return await shared_stub("whisper", whisper)
 
 
 async def encode(stub: Any, *media: tokenizer_pb2.MediaItem, **fields: Any) -> tokenizer_pb2.Encoding:
