@@ -125,16 +125,27 @@ def resolve_model(
 
 
 def existing_path(name: str) -> Path | None:
-    """Return the directory or file at a path; None: there is none. Raises NotFound if the path cannot be read."""
+    """Return the directory or .gguf file at a path, absolute; None: there is none.
+
+    Raises NotFound if the path cannot be read, or is a file of another kind.
+    """
     if not name:  # as a path, it would be the working directory
         return None
     try:
         path = Path(name).expanduser()
-        return path.resolve() if path.is_dir() or path.is_file() else None
+        if path.is_dir():
+            return path.resolve()
+        if not path.is_file():
+            return None
+        # A link is not followed: Hugging Face's cache links FILE.gguf to a name without the suffix.
+        path = path.parent.resolve() / path.name
     except RuntimeError:  # ~name of no user
         return None
     except OSError as error:
         raise NotFound(f"The path {name!r} cannot be read: {error.strerror or error}. {_WHAT_TO_DO}", field="model") from error
+    if path.suffix != ".gguf":
+        raise NotFound(f"{path} is a file without the suffix .gguf. {_WHAT_TO_DO}", field="model")
+    return path
 
 
 def builtin_generation_config(path: Path) -> Mapping[str, float]:

@@ -77,6 +77,21 @@ def test_a_gguf_file_is_itself(tmp_path):
     assert resolve_model(str(file)) == file.resolve()
 
 
+def test_a_link_to_a_gguf_file_keeps_its_name(tmp_path):
+    """Hugging Face's cache links snapshots/COMMIT/model.gguf to blobs/HASH."""
+    (tmp_path / "blob").write_bytes(CONTENT)
+    (tmp_path / "model.gguf").symlink_to("blob")
+
+    assert resolve_model(str(tmp_path / "model.gguf")) == tmp_path / "model.gguf"
+
+
+def test_a_file_of_another_kind_is_refused_by_its_name(tmp_path):
+    (tmp_path / "model.bin").write_bytes(CONTENT)
+
+    with pytest.raises(NotFound, match=r"model\.bin is a file without the suffix \.gguf"):
+        resolve_model(str(tmp_path / "model.bin"))
+
+
 @pytest.mark.parametrize("name", ["/no/such/model", "./missing.gguf", "missing.gguf", "a/b/c", "~nobody-here/m", "a" * 300, ""])
 def test_what_does_not_exist_is_one_line_that_names_it_and_says_what_to_do(name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
