@@ -1,6 +1,8 @@
 """SamplingOptions: the common flags of `tetrad chat` and `tetrad complete`."""
 
 import argparse
+import contextlib
+import math
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +31,9 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default=None, metavar="NAME", help="Name of the model. Unset: the server's first model.")
     parser.add_argument("--max-tokens", type=int, default=1024, metavar="N", help="Maximum number of tokens to generate.")
     text = f"Sampling temperature; 0 always takes the most likely token. {server}"
-    parser.add_argument("--temperature", type=float, default=None, metavar="X", help=text)
+    parser.add_argument("--temperature", type=_number, default=None, metavar="X", help=text)
     text = f"Sample from the most likely tokens whose probabilities sum to this value, 0 to 1. {server}"
-    parser.add_argument("--top-p", type=float, default=None, metavar="X", help=text)
+    parser.add_argument("--top-p", type=_number, default=None, metavar="X", help=text)
     text = "Seed of the random numbers; the same seed gives the same answer. Unset: a different answer each time."
     parser.add_argument("--seed", type=int, default=None, metavar="N", help=text)
 
@@ -39,3 +41,10 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
 def sampling_fields(options: argparse.Namespace) -> dict[str, Any]:
     """Return the sampling fields of a request that the options set."""
     return {name: getattr(options, name) for name in _FIELDS if getattr(options, name) is not None}
+
+
+def _number(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if math.isfinite(value := float(text)):
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r} is no finite number")
