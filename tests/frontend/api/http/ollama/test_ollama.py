@@ -275,7 +275,7 @@ async def test_a_key_is_asked_for_in_ollama_s_form(serve_frontend):
 
 @pytest.mark.parametrize("content_type", ["application/x-www-form-urlencoded", "application/octet-stream"])
 async def test_a_body_needs_no_content_type_of_json(http, content_type):
-    """curl sends the first one unless it is told otherwise, LiteLLM's ollama_chat the second one."""
+    """curl sends the first one by default, LiteLLM's ollama_chat the second one."""
     bodies = {
         "/api/generate": {"prompt": "hi", "stream": False},
         "/api/chat": {"messages": HI, "stream": False},
