@@ -1,1 +1,1 @@
-"""Speech: writes what is said in recordings. Starts a request for each piece of a recording and joins the texts."""
+"""Speech: returns the text of recordings. Starts a request for each piece of a recording and joins the texts."""

@@ -1,4 +1,4 @@
-"""What transformers' Whisper writes about a recording, piece by piece and token by token."""
+"""The text, tokens and times of a recording by transformers' own Whisper."""
 
 import re
 from collections.abc import Sequence

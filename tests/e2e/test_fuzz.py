@@ -113,8 +113,10 @@ def fuzz(server, cases: st.SearchStrategy, number: int) -> list[int]:
     def send(case) -> None:
         response = case.call(base_url=server.url, timeout=60)
         statuses.append(response.status_code)
-        is_answer = response.status_code < 500 or response.status_code == NOT_IMPLEMENTED
-        assert is_answer, f"{case.as_curl_command()}\n{response.status_code} {response.text[:2000]}"
+        does_not_transcribe = response.status_code == NOT_IMPLEMENTED and case.path.startswith("/v1/audio/")
+        assert response.status_code < 500 or does_not_transcribe, (
+            f"{case.as_curl_command()}\n{response.status_code} {response.text[:2000]}"
+        )
         if response.status_code >= 400:
             assert message_of(response.json()["error"]), response.text
 

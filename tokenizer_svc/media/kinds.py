@@ -1,4 +1,4 @@
-"""Kinds of media: what the rooms of images, audio and video tell the shared parts about a model.
+"""Kinds of media: the interface between the rooms of images, audio and video and the code that they share.
 
 Values only. `MediaKind` describes a modality before its process has started, `MediaRules` one whose processor is known.
 """

@@ -1,4 +1,4 @@
-"""ModelFiles: what the files of a model say of its media. Read by the rooms of images, audio and video; knows no rules."""
+"""ModelFiles: the files of a model that describe its media. Read by the rooms of images, audio and video; knows no rules."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""/v1/audio/transcriptions and /v1/audio/translations: what is said in a recording, in its own language or in English."""
+"""/v1/audio/transcriptions and /v1/audio/translations: return the text of a recording, in its own language or in English."""
 
 from fastapi import APIRouter
 from starlette.requests import Request

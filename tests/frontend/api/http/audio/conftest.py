@@ -1,4 +1,4 @@
-"""A frontend of a model that writes what is said in recordings."""
+"""A frontend of a model that turns speech into text."""
 
 import pytest
 

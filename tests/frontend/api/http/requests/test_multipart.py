@@ -1,4 +1,4 @@
-"""Multipart: splits forms as RFC 7578 has them, and refuses what is no form."""
+"""Multipart: splits forms by RFC 7578, and refuses malformed ones."""
 
 import random
 
