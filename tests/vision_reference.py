@@ -54,12 +54,12 @@ class Generated:
 
 
 class VisionReference:
-    """transformers' processor and model of a directory."""
+    """transformers' processor and model of a directory. float64 leaves rounding errors to the side that is tested."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, dtype: torch.dtype = torch.float32) -> None:
         self.processor = load_processor(directory)
         load = transformers.AutoModelForImageTextToText.from_pretrained
-        self.model = load(directory, dtype=torch.float32, attn_implementation="eager").eval()
+        self.model = load(directory, dtype=dtype, attn_implementation="eager", experts_implementation="eager").eval()
         self.model.generation_config.eos_token_id = None
 
     def prepare(self, messages: Messages, images: Sequence[bytes], **kwargs: object) -> Prepared:
@@ -98,11 +98,14 @@ class VisionReference:
     def generate(self, prepared: Prepared, count: int) -> Generated:
         """Return `count` greedy tokens; EOS does not end them."""
         settings = transformers.GenerationConfig(max_new_tokens=count, do_sample=False, pad_token_id=0)
-        out = self.model.generate(
-            **prepared.inputs, generation_config=settings, return_dict_in_generate=True, output_logits=True
-        )
+        inputs = {name: _as_dtype(each, self.model.dtype) for name, each in prepared.inputs.items()}
+        out = self.model.generate(**inputs, generation_config=settings, return_dict_in_generate=True, output_logits=True)
         logprobs = torch.cat(out.logits).float().log_softmax(dim=-1)
         return Generated(out.sequences[0, len(prepared.token_ids) :].tolist(), logprobs)
+
+
+def _as_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 _TEXT: Mapping[str, Any] = {"return_mm_token_type_ids": False, "add_special_tokens": False}

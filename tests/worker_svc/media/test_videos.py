@@ -35,7 +35,8 @@ class Model:
     def __init__(self, directory, kind, load):
         save_vision_model(directory, kind)
         self.kind = kind
-        self.reference = VisionReference(directory)
+        # In float32, transformers' gated delta rule over chunks of 64 tokens is off by 1e-4 itself.
+        self.reference = VisionReference(directory, torch.float64)
         self.loaded = load(directory)
 
     def prompt(self, count=5, seed=0, **options) -> VideoPrompt:
@@ -70,7 +71,7 @@ def logprobs_of(request):
 def check(request, reference, prompt):
     expected = reference.generate(prompt.prepared, COUNT)
     assert request.output[:COUNT] == expected.token_ids
-    assert np.abs(logprobs_of(request) - expected.logprobs_of_tokens()).max() < 1e-4
+    assert np.abs(logprobs_of(request) - expected.logprobs_of_tokens()).max() < 5e-5
 
 
 @pytest.mark.parametrize("kind", PARTS)
