@@ -19,7 +19,7 @@ from tetrad.services.errors import TetradError
 _FAILURES = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 _NEVER_STARTED = "Internal error from Core"
 """What grpc's client says of a stream of requests whose time is over before its first message is sent."""
-_STATUSES = {200, 400, 404, 429, 503, 504}
+_STATUSES = {200, 400, 404, 429, 501, 503, 504}
 
 
 class Leavers:
