@@ -321,6 +321,7 @@ class WorkerLink:
             hidden_size=model.hidden_size,
             verifies_drafts=types_pb2.CAPABILITY_DRAFT_TOKENS in info.capabilities,
             scores_prompts=types_pb2.CAPABILITY_PROMPT_SCORES in info.capabilities,
+            times_tokens=types_pb2.CAPABILITY_TOKEN_TIMES in info.capabilities,
             keeps_states=types_pb2.CAPABILITY_DRAFTS_WITH_STATES in info.capabilities,
             logits_processors=tuple(info.logits_processors),
             modalities=self._check_modalities(_decode_modalities(model)),

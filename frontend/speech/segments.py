@@ -14,6 +14,7 @@ class Segment:
         token_ids: the ids of its text.
         avg_logprob: average log-probability of these tokens and of the timestamp at their end.
         text: its text, which may begin with a space.
+        first: index of its first token among those of its piece; its tokens follow one another.
     """
 
     start_s: float
@@ -21,6 +22,7 @@ class Segment:
     token_ids: list[int]
     avg_logprob: float
     text: str = ""
+    first: int = 0
 
     def with_text(self, text: str) -> "Segment":
         """Return the segment with a text."""
@@ -51,18 +53,20 @@ def split_at_times(
         ends: ids of the ends of text, which belong to no segment.
     """
     segments: list[Segment] = []
-    begin, ids, values = 0.0, list[int](), list[float]()
+    begin, ids, values, first = 0.0, list[int](), list[float](), 0
 
     def close(end: float) -> None:
         if ids:
             mean = sum(values) / len(values)
-            segments.append(Segment(round(start_s + begin, 3), round(start_s + end, 3), list(ids), mean))
+            times = round(start_s + begin, 3), round(start_s + end, 3)
+            segments.append(Segment(*times, list(ids), mean, first=first))
         ids.clear()
         values.clear()
 
-    for token_id, logprob in zip(token_ids, logprobs, strict=True):
+    for place, (token_id, logprob) in enumerate(zip(token_ids, logprobs, strict=True)):
         if token_id in ends:
             continue
+        first = place if not ids else first
         values.append(logprob)
         if first_timestamp_id is None or token_id < first_timestamp_id:
             ids.append(token_id)

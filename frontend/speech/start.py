@@ -6,9 +6,11 @@ from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.output_stream import OutputStream
 from tetrad.frontend.media.speech import LanguageDetection, PreparedSpeech, Recording, SpeechPiece, SpeechRules, SpeechTask
 from tetrad.frontend.request.admission import Ticket
+from tetrad.frontend.request.new_request import RequestOptions
 from tetrad.frontend.request.prompts import TokensPrompt
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.frontend.speech.transcription import Transcription
+from tetrad.frontend.speech.word_times import NO_WORD_TIMES, WordFinder, WordTimes, check_word_times
 from tetrad.services.errors import FailedPrecondition, InvalidRequest
 
 _ENGLISH = "en"
@@ -22,6 +24,7 @@ class SpeechOptions:
     Attributes:
         params: the sampling parameters of each piece.
         with_segments: return segments with their times; text then comes with whole pieces.
+        with_words: return words with their times, too; it needs with_segments.
         model: the requested model's name, which may be an adapter's; empty: the model's own.
         priority: a larger value is more urgent.
         cache_salt: separates the prefix caches of different tenants.
@@ -29,6 +32,7 @@ class SpeechOptions:
 
     params: SamplingParams
     with_segments: bool = False
+    with_words: bool = False
     model: str = ""
     priority: int = 0
     cache_salt: str = ""
@@ -59,16 +63,26 @@ class _Start:
 
     async def run(self) -> Transcription:
         _check_params(self.options.params)
+        if self.options.with_words:
+            check_word_times(self.llm)
         speech = await self.llm.recordings.prepare(self.recording)
         if speech.detection is not None:
             speech = await self._with_language(speech, speech.detection)
-        return Transcription(
-            self.llm,
-            speech,
-            await self._start_all(speech),
-            with_segments=self.options.with_segments,
-            written_language=self._written_language(speech),
-        )
+        language = self._written_language(speech)
+        words = self._word_times(speech, language)
+        try:
+            streams = await self._start_all(speech)
+        except BaseException:
+            words.close()
+            raise
+        with_segments = self.options.with_segments
+        return Transcription(self.llm, speech, streams, words, with_segments=with_segments, written_language=language)
+
+    def _word_times(self, speech: PreparedSpeech, language: str) -> WordFinder:
+        if not self.options.with_words:
+            return NO_WORD_TIMES
+        tickets = self.llm.admission.admit_all(1, [len(piece.token_ids) for piece in speech.pieces])
+        return WordTimes(self.llm, self.request_id, self._request_options(), tickets, language)
 
     def _written_language(self, speech: PreparedSpeech) -> str:
         is_translated = self.recording.task is SpeechTask.TRANSLATE
@@ -133,17 +147,13 @@ class _Start:
         ticket: Ticket | None = None,
         rules: SpeechRules | None = None,
     ) -> OutputStream:
-        options = self.options
-        return await self.llm.add_request(
-            request_id,
-            prompt,
-            params,
-            priority=options.priority,
-            cache_salt=options.cache_salt,
-            lora_request=self.llm.model_names.lora_of(options.model),
-            ticket=ticket,
-            speech_rules=rules,
-        )
+        own = RequestOptions(ticket=ticket, speech_rules=rules)
+        return await self.llm.add_request(request_id, prompt, params, **self._request_options() | own)
+
+    def _request_options(self) -> RequestOptions:
+        """Return the options of all requests of the recording."""
+        options, lora = self.options, self.llm.model_names.lora_of(self.options.model)
+        return RequestOptions(priority=options.priority, cache_salt=options.cache_salt, lora_request=lora)
 
 
 def _check_params(params: SamplingParams) -> None:

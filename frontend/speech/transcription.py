@@ -11,6 +11,8 @@ from tetrad.frontend.net.together import all_of
 from tetrad.frontend.request.outputs import CompletionOutput, FinishReasonName, RequestOutput
 from tetrad.frontend.speech.joined_text import JoinedText
 from tetrad.frontend.speech.segments import Segment, split_at_times
+from tetrad.frontend.speech.word_times import WordFinder
+from tetrad.frontend.speech.words import Word
 
 _TIMESTAMP = re.compile(r"<\|\d+\.\d\d\|>")
 """Text of Whisper's timestamps, which are no special tokens: a model may write some although its prompt asks for none."""
@@ -24,12 +26,14 @@ class Progress:
         piece: index of the piece that it belongs to.
         text: more of the text.
         segments: the piece's segments, with the last part of a piece.
+        words: the piece's words, likewise.
         output: the tokens behind it.
     """
 
     piece: int
     text: str
     segments: list[Segment]
+    words: list[Word]
     output: RequestOutput
 
 
@@ -40,6 +44,7 @@ class Transcription:
         llm: the model.
         speech: the prepared recording, whose language is known.
         streams: the outputs of its pieces.
+        words: finds the words of segments.
         with_segments: see SpeechOptions.
         written_language: code of the text's language.
 
@@ -54,12 +59,13 @@ class Transcription:
         llm: AsyncLLM,
         speech: PreparedSpeech,
         streams: Sequence[OutputStream],
+        words: WordFinder,
         *,
         with_segments: bool,
         written_language: str,
     ) -> None:
         self._llm, self._speech, self._streams = llm, speech, streams
-        self._with_segments = with_segments
+        self._words, self._with_segments = words, with_segments
         self._joined = JoinedText(written_language)
         self.duration_s, self.language = speech.duration_s, speech.language
         self.finish_reason: FinishReasonName = "stop"
@@ -80,18 +86,21 @@ class Transcription:
         """Abort the pieces that are not finished."""
         for stream in self._streams:
             stream.close()
+        self._words.close()
 
-    async def _part(self, place: int, new: CompletionOutput, read: "_Tokens") -> tuple[str, list[Segment]]:
-        """Return the new text and segments of a piece."""
+    async def _part(self, place: int, new: CompletionOutput, read: "_Tokens") -> tuple[str, list[Segment], list[Word]]:
+        """Return the new text, segments and words of a piece."""
         if new.finish_reason not in (None, "stop") and self.finish_reason == "stop":
             self.finish_reason = new.finish_reason
         if not self._with_segments:
-            return self._joined.add(place, _TIMESTAMP.sub("", new.text)), []
+            return self._joined.add(place, _TIMESTAMP.sub("", new.text)), [], []
         read.add(new)
         if new.finish_reason is None:
-            return "", []
-        segments = await self._segments(self._speech.pieces[place], read)
-        return "".join(self._joined.add(place, each.text) for each in segments), segments
+            return "", [], []
+        piece = self._speech.pieces[place]
+        segments = await self._segments(piece, read)
+        words = await self._words.of(place, piece, read.token_ids, segments)
+        return "".join(self._joined.add(place, each.text) for each in segments), segments, words
 
     async def _segments(self, piece: SpeechPiece, read: "_Tokens") -> list[Segment]:
         speech = self._speech

@@ -39,6 +39,14 @@ class TranscriptSegment(msgspec.Struct):
     no_speech_prob: Annotated[float | None, Meta(description="Always null: it is not computed.")] = None
 
 
+class TranscriptWord(msgspec.Struct):
+    """A word."""
+
+    word: Annotated[str, Meta(description="What is said, with the punctuation that belongs to it.")]
+    start: Annotated[float, Meta(description="Its start in the recording, in seconds.")]
+    end: Annotated[float, Meta(description="Its end, in seconds.")]
+
+
 class VerboseTranscript(msgspec.Struct, omit_defaults=True):
     """The answer with response_format verbose_json."""
 
@@ -47,6 +55,9 @@ class VerboseTranscript(msgspec.Struct, omit_defaults=True):
     duration: Annotated[float, Meta(description="Length of the recording, in seconds.")]
     text: Annotated[str, Meta(description="What is said.")]
     segments: Annotated[list[TranscriptSegment], Meta(description="The text with its times.")]
+    words: Annotated[
+        list[TranscriptWord] | UnsetType, Meta(description="The words with their times, if they were requested.")
+    ] = UNSET
     usage: Annotated[DurationUsage | UnsetType, Meta(description="Length of the recording; not of translations.")] = UNSET
 
 
