@@ -15,6 +15,7 @@ class Segment:
         avg_logprob: average log-probability of these tokens and of the timestamp at their end.
         text: its text, which may begin with a space.
         first: index of its first token among those of its piece; its tokens follow one another.
+        no_speech_prob: probability that nobody speaks in its piece; None: unknown.
     """
 
     start_s: float
@@ -23,10 +24,11 @@ class Segment:
     avg_logprob: float
     text: str = ""
     first: int = 0
+    no_speech_prob: float | None = None
 
-    def with_text(self, text: str) -> "Segment":
-        """Return the segment with a text."""
-        return replace(self, text=text)
+    def of_piece(self, text: str, no_speech_prob: float | None) -> "Segment":
+        """Return the segment with a text, and what is known of its piece."""
+        return replace(self, text=text, no_speech_prob=no_speech_prob)
 
 
 def split_at_times(

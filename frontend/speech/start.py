@@ -14,6 +14,7 @@ from tetrad.frontend.speech.word_times import NO_WORD_TIMES, WordFinder, WordTim
 from tetrad.services.errors import FailedPrecondition, InvalidRequest
 
 _ENGLISH = "en"
+_SCORES, _LOGPROBS = "prompt_scores", "raw_logprobs"
 _CUT_OFF_S = 0.5
 
 
@@ -114,6 +115,7 @@ class _Start:
             speech.timestamp_step_s,
             tuple(_with_token(piece, token_id) for piece in speech.pieces),
             speech.rules,
+            speech.silence,
         )
 
     async def _start_all(self, speech: PreparedSpeech) -> list[OutputStream]:
@@ -123,6 +125,7 @@ class _Start:
         params.output_kind = RequestOutputKind.DELTA
         if self.options.with_segments:
             params.logprobs, params.detokenize = 0, False
+            self._ask_for_silence(params, speech)
         tickets = llm.admission.admit_all(1, [len(piece.token_ids) for piece in pieces])
         streams: list[OutputStream] = []
         try:
@@ -139,6 +142,14 @@ class _Start:
             raise
         return streams
 
+    def _ask_for_silence(self, params: SamplingParams, speech: PreparedSpeech) -> None:
+        """Let the requests of pieces return the log-probability of silence, if the model and the engine cores have it."""
+        silence, info = speech.silence, self.llm.engine_info
+        has_logprobs = _SCORES in info.capabilities and info.logprobs_mode == _LOGPROBS
+        # Of a model of one language, the start is the last token, which has no row.
+        if silence is not None and has_logprobs and silence.position + 1 < len(speech.pieces[0].token_ids):
+            params.prompt_logprob_token_ids, params.prompt_logprob_start = [silence.token_id], silence.position
+
     async def _add(
         self,
         request_id: str,
@@ -147,7 +158,8 @@ class _Start:
         ticket: Ticket | None = None,
         rules: SpeechRules | None = None,
     ) -> OutputStream:
-        own = RequestOptions(ticket=ticket, speech_rules=rules)
+        # The scores of one id are this module's own, whatever the server's limit for clients is.
+        own = RequestOptions(ticket=ticket, speech_rules=rules, max_logprobs=1)
         return await self.llm.add_request(request_id, prompt, params, **self._request_options() | own)
 
     def _request_options(self) -> RequestOptions:

@@ -1,5 +1,6 @@
 """Transcription: joins the outputs of a recording's pieces. All pieces run at the same time; their texts come in order."""
 
+import math
 import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -75,6 +76,7 @@ class Transcription:
         for place, stream in enumerate(self._streams):
             read = _Tokens()
             async for output in stream:
+                read.take_silence(output)
                 for new in output.outputs:
                     yield Progress(place, *await self._part(place, new, read), output)
 
@@ -114,15 +116,21 @@ class Transcription:
             ends=self._llm.tokenizer_info.eos_token_ids,
         )
         texts = await all_of(self._llm.texts.detokenize(each.token_ids) for each in found)
-        return [each.with_text(text) for each, text in zip(found, texts, strict=True)]
+        return [each.of_piece(text, read.no_speech_prob) for each, text in zip(found, texts, strict=True)]
 
 
 @dataclass(slots=True)
 class _Tokens:
-    """The tokens of a piece so far."""
+    """The tokens of a piece so far, and the probability that nobody speaks in it."""
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    no_speech_prob: float | None = None
+
+    def take_silence(self, output: RequestOutput) -> None:
+        """Store the probability of silence, which one output of the piece has if it was requested."""
+        if (scores := output.prompt_token_id_logprobs) is not None:
+            self.no_speech_prob = math.exp(float(scores[0, 0]))
 
     def add(self, new: CompletionOutput) -> None:
         self.token_ids += new.token_ids

@@ -86,6 +86,11 @@ class SpeechReference:
             logprobs.append(values[token].item())
         return Written(ids[len(prompt) :], logprobs)
 
+    def no_speech(self, features: torch.Tensor, language: str) -> float:
+        """Return the probability that nobody speaks, by the logits behind the start token."""
+        logits = self._logits(features, self.prompt(language, last=()))[0, 0]
+        return logits.softmax(-1)[self.ids("<|nospeech|>")[0]].item()
+
     def text(self, token_ids: list[int]) -> str:
         return TIME.sub("", self.tokenizer.decode(token_ids, skip_special_tokens=True)).strip()
 

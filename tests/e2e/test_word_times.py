@@ -10,12 +10,14 @@ import torch
 from transformers import WhisperForConditionalGeneration
 from transformers.utils import ModelOutput
 
+from tests.combinations.apis import served as apis
 from tests.e2e.adapted_stack import kill, restartable, served, steps_pass
 from tests.e2e.speech_reference import RATE, SpeechReference, save_talkative_whisper
 from tests.e2e.test_images import client_of
 from tests.sounds import encoded, samples
 from tetrad.frontend.speech.words import split_words
 from tetrad.tokenizer_svc.speech.cutting import cut
+from tetrad.v1 import inference_pb2, types_pb2
 
 SECONDS = 4
 NUM_TOKENS = 40
@@ -122,6 +124,18 @@ async def test_words_have_transformers_times(directory, expected):
     assert [each["words"] for each in several] == [body["words"]] * 3
     assert "words" not in without
     assert without["text"] == body["text"]
+
+
+async def test_words_over_grpc(directory, expected, tmp_path):
+    file = encoded(WAVE, codec="pcm_f32le")
+    options = {"language": "de", "with_segments": True, "with_words": True}
+    call = inference_pb2.TranscribeOptions(**options, sampling_params=types_pb2.SamplingParams(max_tokens=NUM_TOKENS))
+    parts = [inference_pb2.TranscribeRequest(options=call), inference_pb2.TranscribeRequest(data=file)]
+    async with served(directory, "grpc-words", **OPTIONS) as llm, apis(llm, tmp_path) as client:
+        answers = [each async for each in client.grpc.Transcribe(iter(parts))]
+
+    words = [word for each in answers for word in each.words]
+    check({"words": [{"word": each.text.strip(), "start": each.start_s, "end": each.end_s} for each in words]}, expected)
 
 
 async def test_prompts_in_chunks_and_a_lost_worker_change_no_time(directory, expected):

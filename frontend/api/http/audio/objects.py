@@ -36,7 +36,9 @@ class TranscriptSegment(msgspec.Struct):
     temperature: Annotated[float, Meta(description="As requested.")]
     avg_logprob: Annotated[float, Meta(description="Average log-probability of its tokens.")]
     compression_ratio: Annotated[float, Meta(description="Bytes of the text by bytes after zlib: high if it repeats itself.")]
-    no_speech_prob: Annotated[float | None, Meta(description="Always null: it is not computed.")] = None
+    no_speech_prob: Annotated[
+        float | None, Meta(description="Probability that nobody speaks in its piece of the recording; null: unknown.")
+    ] = None
 
 
 class TranscriptWord(msgspec.Struct):
@@ -104,4 +106,5 @@ def segment_object(number: int, segment: Segment, *, piece_start_s: float, tempe
         temperature=temperature,
         avg_logprob=segment.avg_logprob,
         compression_ratio=len(text) / len(zlib.compress(text)),
+        no_speech_prob=segment.no_speech_prob,
     )
