@@ -50,7 +50,6 @@ def run_service(
             still stops such a process.
         trace_points: returns the calls to trace; called if the settings enable a trace.
     """
-    gc.enable()
     configure_logging(name, level=settings.log_level, json=settings.log_json)
     note_build(name)
     close_metrics = serve_metrics(settings.metrics_host, settings.metrics_port)
