@@ -4,6 +4,7 @@ An item is untrusted input to native code. It is decoded in a process of its own
 whose memory the system limits. Questions and answers are frames of a JSON header and bytes; see framing.py.
 """
 
+import importlib.metadata
 import json
 import os
 import sys
@@ -44,6 +45,8 @@ def answers(hello: bytes, make: Callable[..., Processor]) -> Callable[[bytes], b
     os.environ |= {"TRANSFORMERS_VERBOSITY": "error", "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1", "HF_HUB_OFFLINE": "1"}
     # transformers imports torch if there is one, which takes seconds and 340 MB: processors on numpy do not need it.
     sys.modules["torch"] = sys.modules["torchvision"] = None  # type: ignore[assignment]
+    # It reads the file lists of all installed packages, to find versions of packages for GPUs under other names.
+    importlib.metadata.packages_distributions = dict
     try:
         processor = make(**json.loads(hello))
     except Exception as error:  # noqa: BLE001 - a processor's settings may be anything, and packages may be missing
