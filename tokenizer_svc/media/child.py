@@ -14,6 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tetrad.tokenizer_svc.media.embeds import EMBEDS
+from tetrad.tokenizer_svc.media.embeds_reading import read_embeds
 from tetrad.tokenizer_svc.media.framing import join_frame, split_frame
 from tetrad.tokenizer_svc.media.items import MediaError
 
@@ -58,7 +60,7 @@ def answers(hello: bytes, make: Callable[..., Processor]) -> Callable[[bytes], b
             return join_frame({"settings": processor.settings()})
         kwargs, [data] = split_frame(question)
         try:
-            tensors = processor.process(data, kwargs)
+            tensors = read_embeds(data, **kwargs[EMBEDS]) if EMBEDS in kwargs else processor.process(data, kwargs)
         except MediaError as error:
             return join_frame({"error": str(error)})
         except MemoryError:
