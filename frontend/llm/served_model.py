@@ -11,8 +11,7 @@ from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.engine.facts import EngineInfo, TokenizerInfo
 from tetrad.frontend.llm.adapter_names import AdapterNames
 from tetrad.frontend.llm.backends import Backends
-from tetrad.frontend.llm.limits import Limits
-from tetrad.frontend.llm.media_limits import MediaLimits
+from tetrad.frontend.llm.limits import Limits, MediaLimits
 from tetrad.frontend.media.settings import item_limits
 from tetrad.frontend.parsing.formats import ChatFormats, choose_chat_formats
 from tetrad.frontend.request.outputs import LoRARequest
