@@ -17,10 +17,9 @@ from tetrad.engine_core_svc.engine.condition import Condition
 from tetrad.engine_core_svc.engine.crash_isolation import CrashIsolation
 from tetrad.engine_core_svc.engine.deadlines import Deadlines
 from tetrad.engine_core_svc.engine.guard import Guard
-from tetrad.engine_core_svc.engine.observers import Observers
 from tetrad.engine_core_svc.engine.orders import Orders
 from tetrad.engine_core_svc.engine.plan_timing import PlanTiming
-from tetrad.engine_core_svc.engine.publisher import Publisher
+from tetrad.engine_core_svc.engine.publisher import Observers, Publisher
 from tetrad.engine_core_svc.engine.queue_limits import QueueLimits
 from tetrad.engine_core_svc.engine.recovery import Recovery
 from tetrad.engine_core_svc.engine.sleep import Sleeper

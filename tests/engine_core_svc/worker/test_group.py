@@ -8,10 +8,10 @@ from random import Random
 import pytest
 
 from tetrad.engine_core_svc.config import EngineCoreSettings
-from tetrad.engine_core_svc.core.params_wire import SamplingMessage
 from tetrad.engine_core_svc.core.payload import WorkerPayload
 from tetrad.engine_core_svc.core.plan import ModelRunnerOutput
 from tetrad.engine_core_svc.core.request import StopRules
+from tetrad.engine_core_svc.core.wire import SamplingMessage
 from tetrad.engine_core_svc.engine.submission_wire import Submission
 from tetrad.engine_core_svc.observability.metrics import EngineMetrics
 from tetrad.engine_core_svc.observability.request_spans import RequestSpans
