@@ -18,9 +18,9 @@ RATE = 16_000
 TIME = re.compile(r"<\|\d+\.\d\d\|>")
 
 
-def save_talkative_whisper(directory: Path) -> None:
+def save_talkative_whisper(directory: Path, num_seconds: int = 30) -> None:
     """Write a tiny model that writes few timestamps; without a change, most of its tokens would be some."""
-    model = save_whisper(directory, seed=3)
+    model = save_whisper(directory, seed=3, num_seconds=num_seconds)
     tokenizer = AutoTokenizer.from_pretrained(directory)
     with torch.no_grad():
         model.model.decoder.embed_tokens.weight[tokenizer.convert_tokens_to_ids("<|0.00|>") :] *= 0.5

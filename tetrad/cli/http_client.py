@@ -71,13 +71,15 @@ class HttpClient:
 
     def model_name(self, wanted: str | None) -> str:
         """Return the model name for requests: `wanted`, or the server's first model."""
-        if wanted:
-            return wanted
-        cards = self.get_json("/v1/models")
-        try:
-            return str(cards["data"][0]["id"])
-        except (LookupError, TypeError) as error:
-            raise Unavailable(f"The server at {self.url} names no model.") from error
+        return wanted or str(self.first_model()["id"])
+
+    def first_model(self) -> dict[str, Any]:
+        """Return what the server says about its first model, which has at least an `id`; Unavailable if it names none."""
+        cards = self.get_json("/v1/models").get("data")
+        card = cards[0] if isinstance(cards, list) and cards else None
+        if not isinstance(card, dict) or "id" not in card:
+            raise Unavailable(f"The server at {self.url} names no model.")
+        return card
 
     def stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield the events of a streamed response as they arrive; raise a TetradError for an error event.

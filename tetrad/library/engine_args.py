@@ -24,11 +24,11 @@ from tetrad.services.hub.model_files import DEFAULT_MODEL, resolve_model
 from tetrad.services.message_size import MEDIA_MAX_MESSAGE_BYTES
 from tetrad.services.models.inner_configs import overridden
 from tetrad.services.models.media_files import reads_media
-from tetrad.services.models.model_directory import read_model_json
 from tetrad.services.packages import require_packages
 from tetrad.services.settings import ServiceSettings
 from tetrad.stack.stack_settings import StackSettings
 from tetrad.tokenizer_svc.config import TokenizerSettings
+from tetrad.worker_svc.checkpoint.model_config import read_model_config
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.families.check import check_model, check_ranks
 
@@ -240,8 +240,8 @@ class EngineArgs(OlderEngineArguments):
         check = partial(self._check_config, worker=worker)
         access = HubAccess(self.hf_token, Path(self.download_dir).expanduser() if self.download_dir else None)
         path = resolve_model(self.model, revision=self.revision, report=report, check=check, access=access)
-        if path.is_dir() and (config := read_model_json(path, "config.json")) is not None:
-            self._check_ranks(config)  # also for local files: a worker takes seconds to refuse them
+        if self.tensor_parallel_size * self.pipeline_parallel_size > 1 or self.enable_expert_parallel:
+            self._check_ranks(read_model_config(path), worker)  # also for local files: workers take seconds to refuse them
         if self._takes_media(path):
             self.fallbacks = {"max_message_bytes": MEDIA_MAX_MESSAGE_BYTES, **self.fallbacks}
         model = str(path)
@@ -318,15 +318,16 @@ class EngineArgs(OlderEngineArguments):
 
     def _check_config(self, config: Mapping[str, Any], worker: WorkerSettings) -> None:
         check_model(self._changed(config), worker.device, trusts_code=worker.trust_remote_code)
-        self._check_ranks(config)
+        self._check_ranks(config, worker)
 
-    def _check_ranks(self, config: Mapping[str, Any]) -> None:
+    def _check_ranks(self, config: Mapping[str, Any], worker: WorkerSettings) -> None:
         check_ranks(
             self._changed(config),
             self.tensor_parallel_size,
             self.pipeline_parallel_size,
             expert_parallel=self.enable_expert_parallel,
             num_engines=self.data_parallel_size,
+            device=worker.device,
         )
 
     def _changed(self, config: Mapping[str, Any]) -> Mapping[str, Any]:

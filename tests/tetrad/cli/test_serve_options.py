@@ -175,6 +175,13 @@ def test_a_key_file_that_does_not_exist_is_one_line_before_anything_starts():
     assert_one_line(tetrad("serve", "--api-key-file", "/no/such/keys", "--port", "0"), "/no/such/keys", "No such file")
 
 
+def test_a_store_of_responses_that_cannot_be_written_is_one_line_before_anything_starts():
+    result = tetrad("serve", "--device", "sim", "--port", "0", "--responses-store", "/proc/x/responses.sqlite3")
+
+    assert result.returncode == 78
+    assert_one_line(result, "The store of responses at /proc/x/responses.sqlite3 cannot be used: No such file or directory")
+
+
 def test_server_options_take_lists_in_every_form_and_leave_out_what_is_not_given():
     parser = new_parser("serve", "")
     add_server_options(parser)

@@ -50,6 +50,22 @@ def test_a_wrong_number_of_services_is_named(size, shown):
         EngineArgs(tensor_parallel_size=size)
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"tensor_parallel_size": 64}, r"tensor_parallel_size 64 does not divide .* It may be: 1, 3\."),
+        ({"pipeline_parallel_size": 64}, "pipeline_parallel_size 64 exceeds this model's 30 layers"),
+        ({"enable_expert_parallel": True}, "this model has none"),
+        ({"tensor_parallel_size": 3, "device": "sim"}, "tensor_parallel_size 3: the sim device computes a model on one worker"),
+    ],
+    ids=str,
+)
+def test_a_split_of_a_gguf_file_is_checked_before_workers_start(smollm2, options, text):
+    """64 workers take minutes to start."""
+    with pytest.raises(TetradError, match=text):
+        EngineArgs(model=str(smollm2), **options).stack_settings()
+
+
 def test_arguments_reach_their_services(model):
     args = EngineArgs(
         model=model, max_num_seqs=7, block_size=32, enable_prefix_caching=False, device="sim", threads=3, max_logprobs=5

@@ -28,12 +28,14 @@ class Server:
         model: model name in the requests.
         api_key: sent with every request. None: no key.
         trust: trusted certificates of an https URL. None: the connection is not encrypted.
+        max_model_len: maximum length of prompt plus output, in tokens. None: the server does not report it.
     """
 
     url: str
     model: str
     api_key: str | None = None
     trust: ssl.SSLContext | None = None
+    max_model_len: int | None = None
 
 
 @dataclass(frozen=True)
