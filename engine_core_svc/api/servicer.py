@@ -146,9 +146,9 @@ class Adds:
                 raise inputs
             submission = decode_submission(message, shared, inputs)
         except TetradError as error:
-            self._engine.reject(self._session, message.request_id, error)
+            self._engine.arrivals.reject(self._session, message.request_id, error)
             return
-        self._engine.add_request(self._session, submission)
+        self._engine.arrivals.add(self._session, submission)
 
 
 class EngineCoreServicer(engine_core_pb2_grpc.EngineCoreServiceServicer):

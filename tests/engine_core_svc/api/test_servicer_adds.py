@@ -17,10 +17,11 @@ class FakeEngine:
     """Notes what a session adds and aborts."""
 
     def __init__(self) -> None:
+        self.arrivals = self
         self.added: list[str] = []
         self.aborted: list[str] = []
 
-    def add_request(self, session, submission):
+    def add(self, session, submission):
         self.added.append(submission.request_id)
 
     def reject(self, session, request_id, error):
