@@ -32,6 +32,13 @@ class SlotListener(Protocol):
         """Delete the state of a slot whose request was removed."""
 
 
+class SlotPart(SlotListener, Protocol):
+    """A listener that may refuse requests."""
+
+    def check(self, request: NewRequest) -> None:
+        """Raise the error of a request that cannot run."""
+
+
 @dataclass(frozen=True, slots=True)
 class ScheduledRows:
     """The rows that run in a step, and the requests that cannot run with their errors."""

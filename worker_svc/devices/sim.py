@@ -209,12 +209,7 @@ class SimRunner:
         media: ModelMedia | None = None,
     ) -> None:
         self._cost, self._queue, self._crash_token_id = cost, queue or SimQueue(), crash_token_id
-        self._batch = InputBatch(
-            max_num_seqs=layout.max_num_seqs,
-            max_model_len=layout.max_model_len,
-            block_size=layout.block_size,
-            num_groups=num_groups,
-        )
+        self._batch = InputBatch.of_layout(layout, num_groups)
         self._seeds = _Seeds(layout.max_num_seqs, fail_token_id)
         self._first_id = min(_SPECIAL_IDS, vocab_size // 4)
         self._num_ids = max(1, vocab_size - 2 * self._first_id)
