@@ -1,14 +1,11 @@
 """Limits: refuses requests beyond the limits before they are scheduled, and limits max_tokens to the context.
 
-Checked for every request. Combines the server's limits (settings) with the model's (context, vocabulary). MediaLimits refuses
-images that the model does not take, or that are too many, before any of them is fetched.
+Checked for every request. Combines the server's limits (settings) with the model's (context, vocabulary).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from tetrad.frontend.config import FrontendSettings
-from tetrad.frontend.media.items import ModalityFacts
 from tetrad.frontend.request.prompt_scores import PARAMETER, rows_of, width_of
 from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.services.errors import InvalidRequest, PromptTooLong
@@ -20,10 +17,6 @@ _REST_OF_OUTPUT_BYTES = 1024
 
 _FEW_LOGPROBS = 128
 """Log-probabilities per token that answers of any length may have: so few cost less than the tokens themselves."""
-
-
-_DEFAULT_MOST = 999
-"""vLLM's default of the operator's limit."""
 
 
 class Context(Protocol):
@@ -194,87 +187,3 @@ class Limits:
         if wrong:
             text = f"token_id(s) {wrong[:8]} in {name} contain out-of-vocab token ids. Vocabulary size: {self._vocab_size}"
             raise InvalidRequest(text, field=name)
-
-
-class Engine(Protocol):
-    """The facts of an engine core that are read here."""
-
-    @property
-    def modalities(self) -> tuple[ModalityFacts, ...]:
-        """The media that its workers take."""
-
-
-class Engines(Protocol):
-    """The engine cores of a model."""
-
-    @property
-    def info(self) -> Engine:
-        """The latest facts of the first one."""
-
-
-class Placed(Protocol):
-    """An image, audio clip or video of a request."""
-
-    @property
-    def where(self) -> str:
-        """The field of the request that has it."""
-
-    @property
-    def modality(self) -> str:
-        """Which of these it is."""
-
-
-class MediaLimits:
-    """The limits of one model.
-
-    Args:
-        model: name of the model, for errors.
-        most: the operator's limits by modality.
-        preprocessed: the media that the model's tokenizer preprocesses.
-        engines: say which media the workers take.
-    """
-
-    def __init__(self, model: str, most: Mapping[str, int], preprocessed: Iterable[ModalityFacts], engines: Engines) -> None:
-        self._model, self._most = model, most
-        self._preprocessed = {facts.modality: facts for facts in preprocessed}
-        self._engines = engines
-
-    @property
-    def modalities(self) -> tuple[str, ...]:
-        """The modalities that prompts may have: those that both the tokenizer and the engine core take."""
-        return tuple(modality for modality in self._preprocessed if self.is_encoded(modality))
-
-    def is_encoded(self, modality: str) -> bool:
-        """Return whether the engine core takes preprocessed items of a modality."""
-        return any(facts.modality == modality for facts in self._engines.info.modalities)
-
-    def check(
-        self, items: Sequence[Placed], *, kwargs: Mapping[str, object], io_kwargs: Mapping[str, object] | None = None
-    ) -> None:
-        """Raise InvalidRequest for items that the model does not take, or more than its limit or the operator's.
-
-        Args:
-            items: the media of one prompt.
-            kwargs: settings of the media processor, which need a model that has one.
-            io_kwargs: how files are read; they need such a model, too.
-        """
-        taken = self.modalities
-        if (items or kwargs or io_kwargs) and not taken:
-            field = items[0].where if items else "mm_processor_kwargs" if kwargs else "media_io_kwargs"
-            raise InvalidRequest(f"{self._model} is not a multimodal model", field=field)
-        for modality in dict.fromkeys(item.modality for item in items):
-            self._check_count(modality, [item for item in items if item.modality == modality], taken)
-
-    def _check_count(self, modality: str, items: Sequence[Placed], taken: tuple[str, ...]) -> None:
-        of_model = self._limit_of_model(modality) if modality in taken else 0
-        most = min(self._most.get(modality, _DEFAULT_MOST), of_model)
-        if len(items) > most:
-            text = f"At most {most} {modality}(s) may be provided in one prompt."
-            if len(items) <= of_model:
-                text += " Set `--limit-mm-per-prompt` to increase this limit."
-            raise InvalidRequest(text, field=items[int(most)].where)
-
-    def _limit_of_model(self, modality: str) -> float:
-        encoded = [facts for facts in self._engines.info.modalities if facts.modality == modality]
-        limits = [facts.max_items for facts in (self._preprocessed[modality], *encoded) if facts.max_items]
-        return min(limits, default=float("inf"))

@@ -11,7 +11,8 @@ from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.engine.facts import EngineInfo, TokenizerInfo
 from tetrad.frontend.llm.adapter_names import AdapterNames
 from tetrad.frontend.llm.backends import Backends
-from tetrad.frontend.llm.limits import Limits, MediaLimits
+from tetrad.frontend.llm.limits import Limits
+from tetrad.frontend.llm.media_limits import MediaLimits
 from tetrad.frontend.media.settings import item_limits
 from tetrad.frontend.parsing.formats import ChatFormats, choose_chat_formats
 from tetrad.frontend.request.outputs import LoRARequest
@@ -110,7 +111,13 @@ class ServedModel:
             Limits(settings, context=backends.engines, vocab_size=vocab_size),
             formats,
             sampling_defaults(recommended, settings.override_generation_config),
-            MediaLimits(root, item_limits(settings.limit_mm_per_prompt), tokenizer.modalities, backends.engines),
+            MediaLimits(
+                root,
+                item_limits(settings.limit_mm_per_prompt),
+                tokenizer.modalities,
+                backends.engines,
+                takes_embeds=settings.enable_mm_embeds,
+            ),
             settings.stream_interval,
             template_variables=json.loads(settings.default_chat_template_kwargs or "{}"),
             names_reasoning=settings.reasoning_parser not in ("auto", "none"),

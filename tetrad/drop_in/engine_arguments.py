@@ -149,7 +149,6 @@ class ForeignEngineArguments:
     mm_device_do_normalize: Any = argument(ignored(True, _ENCODERS))
     disable_chunked_mm_input: Any = argument(ignored(False, _ENCODERS))
     enable_shm_tensor_arena: Any = argument(ignored(False, _MEDIA_CACHE))
-    enable_mm_embeds: Any = argument(refused(False, "Images are given as files or pixels, not as embeddings."))
     mm_encoder_only: Any = argument(refused(False, "An engine core runs the language model as well."))
     mm_encoder_fp8_scale_save_path: Any = argument(refused(None, "Image encoders have no scales to save."))
     ec_transfer_config: Any = argument(refused(None, _NO_CONNECTOR))

@@ -112,6 +112,7 @@ class EngineArgs(OlderEngineArguments):
         media_io_kwargs: how media files are read, unless a request says it: {"video": {"num_frames": 16, "fps": 1}}.
         mm_processor_cache_gb: GiB of preprocessed images that each tokenizer service keeps. None: 0.25.
         enable_prompt_embeds: accept prompts as embeddings over HTTP, too; LLM and AsyncLLM always accept them.
+        enable_mm_embeds: accept embeddings of images and audio in prompts, in place of files.
         log_level: minimum severity of events that the services log to stderr.
         otlp_traces_endpoint: OpenTelemetry collector that receives all services' spans: http://host:4317. None: no spans.
 
@@ -181,6 +182,7 @@ class EngineArgs(OlderEngineArguments):
     media_io_kwargs: dict[str, dict[str, Any]] | None = None
     mm_processor_cache_gb: float | None = None
     enable_prompt_embeds: bool = False
+    enable_mm_embeds: bool = False
     log_level: str = "warning"
     otlp_traces_endpoint: str | None = None
 
@@ -296,6 +298,7 @@ class EngineArgs(OlderEngineArguments):
         return {
             **({"limit_mm_per_prompt": json.dumps(limits)} if limits is not None else {}),
             **({"allowed_local_media_path": self.allowed_local_media_path} if self.allowed_local_media_path else {}),
+            **({"enable_mm_embeds": True} if self.enable_mm_embeds else {}),
             **({"allowed_media_domains": self.allowed_media_domains} if self.allowed_media_domains else {}),
         }
 

@@ -24,7 +24,7 @@ from tetrad.services.rpc.columns import U32_BYTES, unpack_u32
 from tetrad.services.rpc.interceptors import answered_error
 from tetrad.services.rpc.status import to_status
 from tetrad.tokenizer_svc.api.media_wire import decode_media, features_bytes, media_bytes, num_media, write_features
-from tetrad.tokenizer_svc.api.pair_encoding import PairEncoding
+from tetrad.tokenizer_svc.api.servicer_pairs import PairEncoding
 from tetrad.tokenizer_svc.api.wire import (
     EncodedText,
     adds_special_tokens,
