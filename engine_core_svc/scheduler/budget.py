@@ -1,9 +1,12 @@
-"""StepBudget: the remaining tokens of one plan.
+"""StepBudget: what one plan may still use: tokens, bytes of messages, rows.
 
-Made and used by the scheduler, for one plan. Two limits: all tokens of the step, and those of prompts, which may be fewer to
-protect the requests that decode beside them (prefill_throttle.py). Knows no requests; MessageBudget limits the bytes of the
-step's messages.
+Made and used by the scheduler, for one plan. Tokens have two limits: all tokens of the step, and those of prompts, which may
+be fewer to protect the requests that decode beside them (prefill_throttle.py). MessageBudget limits the bytes of the step's
+messages. Rows have a limit only if the model's layers are on several stages of a pipeline (stage_filling.py).
 """
+
+from collections.abc import Iterable
+from typing import Protocol
 
 from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.scheduler.fan_out_throttle import StepShare
@@ -66,3 +69,70 @@ class StepBudget:
         """Spend the tokens and bytes of these drafts."""
         self.num_tokens -= num_drafts
         self.messages.verify(request, num_drafts)
+
+
+class Rows(Protocol):
+    """The rows that one plan may have: requests that sample a token."""
+
+    def has_room(self, request: Request) -> bool:
+        """Return whether the plan may have a row of a running request."""
+
+    @property
+    def admits(self) -> bool:
+        """Whether the plan may have a row of a waiting request."""
+
+    def spend(self, request: Request) -> None:
+        """Count the row of a request that was planned."""
+
+
+class StageFillings(Protocol):
+    """The interface for the scheduler."""
+
+    num_stages: int
+
+    def rows(self, running: Iterable[Request], num_waiting: int, max_num_seqs: int) -> Rows:
+        """Return the rows of the next plan."""
+
+    def note_planned(self, step_id: int) -> None:
+        """Note that a step was planned."""
+
+    def note_returned(self, step_id: int) -> None:
+        """Note that the result of a step has arrived."""
+
+    def forget_steps(self) -> None:
+        """Forget all steps in flight: the worker is lost."""
+
+
+class AllRows:
+    """Limits no plan."""
+
+    admits = True
+
+    def has_room(self, request: Request) -> bool:  # noqa: ARG002 - of the protocol
+        """Return True."""
+        return True
+
+    def spend(self, request: Request) -> None:
+        """Do nothing."""
+
+
+ALL_ROWS = AllRows()
+
+
+class NoStages:
+    """The strategy for a single stage: every plan may contain all requests."""
+
+    num_stages = 1
+
+    def rows(self, running: Iterable[Request], num_waiting: int, max_num_seqs: int) -> Rows:  # noqa: ARG002 - of the protocol
+        """Return rows without a limit."""
+        return ALL_ROWS
+
+    def note_planned(self, step_id: int) -> None:
+        """Do nothing."""
+
+    def note_returned(self, step_id: int) -> None:
+        """Do nothing."""
+
+    def forget_steps(self) -> None:
+        """Do nothing."""

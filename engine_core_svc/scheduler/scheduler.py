@@ -28,7 +28,7 @@ from tetrad.engine_core_svc.kv_cache.block_pool import NULL_BLOCK
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.media.planning import Media, NoMedia
 from tetrad.engine_core_svc.scheduler.adapters import Adapters, NoAdapters
-from tetrad.engine_core_svc.scheduler.budget import StepBudget
+from tetrad.engine_core_svc.scheduler.budget import ALL_ROWS, NoStages, Rows, StageFillings, StepBudget
 from tetrad.engine_core_svc.scheduler.call_seats import CallSeats
 from tetrad.engine_core_svc.scheduler.drafting import Drafting, Drafts, NoDrafts
 from tetrad.engine_core_svc.scheduler.fan_out_throttle import FanOutThrottle, NoFanOutThrottle
@@ -40,7 +40,6 @@ from tetrad.engine_core_svc.scheduler.prefill_throttle import NoThrottle, Prefil
 from tetrad.engine_core_svc.scheduler.remote_loads import RemoteLoads
 from tetrad.engine_core_svc.scheduler.request_states import RequestStates
 from tetrad.engine_core_svc.scheduler.results import Results
-from tetrad.engine_core_svc.scheduler.stage_filling import ALL_ROWS, NoStages, Rows, StageFillings
 from tetrad.engine_core_svc.scheduler.urgent_arrivals import UrgentArrivals
 from tetrad.engine_core_svc.structured_output.filler import InlineFiller
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState

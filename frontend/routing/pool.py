@@ -17,10 +17,9 @@ from tetrad.frontend.media.features import MediaFeature
 from tetrad.frontend.net.discovery import Discovery, Endpoint, fixed_endpoints
 from tetrad.frontend.request.kv_transfer import KvTransfer
 from tetrad.frontend.request.sequence import Sequence
-from tetrad.frontend.routing.member import Member
+from tetrad.frontend.routing.member import Member, can_do, missing_role, preferred
 from tetrad.frontend.routing.placement import Placement
 from tetrad.frontend.routing.ranks import Ranks
-from tetrad.frontend.routing.roles import can_do, missing_role, preferred
 from tetrad.frontend.routing.router import Router
 from tetrad.services.errors import TetradError, Unavailable
 from tetrad.services.log import get_logger

@@ -13,8 +13,7 @@ from tetrad.frontend.engine.client import EngineClient
 from tetrad.frontend.engine.client_sequence import ActiveSequence, Engine
 from tetrad.frontend.engine.facts import KvRole
 from tetrad.frontend.engine.kv_transfer_wire import encode_kv_transfer
-from tetrad.frontend.request.prefilled import Prefilled
-from tetrad.frontend.request.request_state import RequestState
+from tetrad.frontend.request.request_state import Prefilled, RequestState
 from tetrad.frontend.request.sequence import Sequence as OutputSequence
 from tetrad.frontend.request.steps import RichUpdate
 from tetrad.frontend.routing.dispatch import DirectDispatch

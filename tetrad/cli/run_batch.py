@@ -21,7 +21,7 @@ from tetrad.cli.batch_file.sender import BatchSender
 from tetrad.cli.batch_file.source import local_source
 from tetrad.cli.batch_file.target import ResultTarget
 from tetrad.cli.options import add_engine_options, new_parser
-from tetrad.cli.own_server import serving, unless_failed
+from tetrad.cli.own_server import START_TIMEOUT_HELP, serving, unless_failed
 from tetrad.cli.sampling_options import add_server_credentials
 from tetrad.library.progress import Bar
 from tetrad.services.errors import InvalidRequest
@@ -108,14 +108,13 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "--concurrency", type=int, default=256, metavar="N", help="Number of requests in flight at the same time."
     )
     parser.add_argument("--timeout-s", type=float, default=3600.0, metavar="X", help="Maximum time of one request, in seconds.")
-    parser.add_argument(
-        "--start-timeout-s", type=float, default=600.0, metavar="X", help="Maximum time to start the server, in seconds."
-    )
+    parser.add_argument("--start-timeout-s", type=float, default=None, metavar="X", help=START_TIMEOUT_HELP)
     add_engine_options(parser, model_flag=True)
     options = parser.parse_args(arguments)
     for name in ("concurrency", "timeout_s", "start_timeout_s"):
-        if not getattr(options, name) > 0:
-            text = f"--{name.replace('_', '-')} must be more than 0, got {getattr(options, name)}."
+        value = getattr(options, name)
+        if value is not None and not value > 0:
+            text = f"--{name.replace('_', '-')} must be more than 0, got {value}."
             raise InvalidRequest(text, field=name)
     return options
 

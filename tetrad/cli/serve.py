@@ -46,9 +46,9 @@ def run(arguments: list[str]) -> int:
         raise InvalidRequest(text, field="start_timeout_s")
     args = engine_args(options)
     configure_command_logging(args.log_level, also_stdout=True)
-    port = free_port(options.host, options.port) if options.uds is None else options.port
+    port = {} if options.uds is not None else {"port": free_port(options.host, options.port)}
     progress = StartProgress()
-    fields = {**server_fields(options), "port": port}
+    fields = {**server_fields(options), **port}
     further = also_settings(options.also or (), args, report=progress.say)
     settings = args.stack_settings(report=progress.say, **fields)
     check_auto_tool_choice(options, settings.frontend)

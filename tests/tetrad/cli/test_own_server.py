@@ -1,10 +1,12 @@
-"""The own server of a command: a signal while its files are downloaded."""
+"""The own server of a command: a signal while its files are downloaded, and options that a server at a URL does not need."""
 
 import signal
 import subprocess
 import sys
 
 import pytest
+
+from tests.tetrad.cli.commands import assert_one_line, tetrad
 
 HANGS = """
 import os, sys, threading
@@ -30,3 +32,19 @@ def test_a_signal_does_not_wait_for_a_download(tmp_path, number, code):
 
     assert result.returncode == code, result.stderr
     assert "Stopped; run the same command again to go on." in result.stderr
+
+
+@pytest.mark.parametrize("command", ["bench", "run-batch"])
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--start-timeout-s", "5"], "With --url, no server is started: leave --start-timeout-s out"),
+        (["--device", "sim"], "With --url, the server decides on its model and its engine"),
+    ],
+)
+def test_a_server_at_a_url_refuses_what_only_a_start_needs(tmp_path, command, flags, words):
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}}\n')
+    files = ["-i", str(source), "-o", str(tmp_path / "out.jsonl")] if command == "run-batch" else []
+
+    assert_one_line(tetrad(command, "--url", "http://127.0.0.1:9", *files, *flags), words)

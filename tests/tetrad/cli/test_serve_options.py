@@ -118,6 +118,16 @@ def test_a_path_on_which_a_server_listens_is_one_line(tmp_path):
         assert_one_line(tetrad("serve", "--device", "sim", "--uds", str(path)), f"unix:{path}: another server listens there")
 
 
+def test_a_socket_and_a_port_exclude_each_other(tmp_path):
+    (tmp_path / "tetrad.yaml").write_text("port: 8000\n")
+
+    for port in (("--port", "0"), ("--config", str(tmp_path / "tetrad.yaml"))):
+        assert_one_line(tetrad("serve", "--uds", "/run/x.sock", *port), "--uds /run/x.sock and --port", "exclude each other")
+    printed = tetrad("serve", "--uds", "/run/x.sock", "--print-config").stdout
+    assert "\nuds: /run/x.sock\n" in printed
+    assert "\nport: null\n" in printed
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
