@@ -180,7 +180,7 @@ class EngineCoreServicer(engine_core_pb2_grpc.EngineCoreServiceServicer):
         most_bytes = self._most_bytes(hello)
         reader = asyncio.create_task(self._read(engine, session, request_iterator))
         try:
-            yield engine_core_pb2.SessionResponse(ready=with_weights(self._info, engine.workers.weights))
+            yield engine_core_pb2.SessionResponse(ready=with_weights(self._info, engine.weight_updates))
             while (message := await session.outbox.get()) is not None:
                 rest: Message | None = message
                 while rest is not None:

@@ -13,11 +13,12 @@ from tetrad.frontend.llm.adapter_names import AdapterNames
 from tetrad.frontend.llm.backends import Backends
 from tetrad.frontend.llm.limits import Limits
 from tetrad.frontend.llm.media_limits import MediaLimits
+from tetrad.frontend.llm.model_tasks import use_without_pooling
 from tetrad.frontend.media.settings import item_limits
 from tetrad.frontend.parsing.formats import ChatFormats, choose_chat_formats
 from tetrad.frontend.request.outputs import LoRARequest
 from tetrad.frontend.request.sampling_defaults import sampling_defaults
-from tetrad.services.errors import FailedPrecondition, NotFound
+from tetrad.services.errors import FailedPrecondition, NotFound, Unsupported
 
 
 class ModelNames:
@@ -67,6 +68,7 @@ class ServedModel:
         names_reasoning: whether the settings name the format of reasoning; else it follows from the chat template.
         sampling_defaults: the model authors' sampling parameters, by SamplingParams' names; empty if they are not to be used.
         stream_interval: the default of requests that do not set it.
+        transcribes: whether the model turns speech into text, and answers no chats.
         padded_vocab_size: ids of outputs are smaller; those beyond the tokenizer's vocabulary have no text. 0: the tokenizer's.
     """
 
@@ -79,7 +81,14 @@ class ServedModel:
     stream_interval: int = 1
     template_variables: dict[str, Any] = field(default_factory=dict)
     names_reasoning: bool = False
+    transcribes: bool = False
     padded_vocab_size: int = 0
+
+    def check_chats(self) -> None:
+        """Raise Unsupported, with the endpoint to use, if the model transcribes."""
+        if self.transcribes:
+            use = use_without_pooling(transcribes=True)
+            raise Unsupported(f"The model does not support Chat Completions API: {use}", field="model")
 
     @classmethod
     async def of(cls, settings: FrontendSettings, tokenizer: TokenizerInfo, backends: Backends) -> Self:
@@ -121,6 +130,7 @@ class ServedModel:
             settings.stream_interval,
             template_variables=json.loads(settings.default_chat_template_kwargs or "{}"),
             names_reasoning=settings.reasoning_parser not in ("auto", "none"),
+            transcribes=engine.supports_transcription,
             padded_vocab_size=engine.vocab_size,
         )
 
