@@ -104,9 +104,7 @@ def _check_lengths(server: Server, dataset: Dataset) -> None:
     """Raise InvalidRequest if the server would refuse all requests: such long ones are not even made."""
     limit = server.max_model_len
     if limit is not None and dataset.least_len > limit:
-        text = (
-            f"Requests of {dataset.least_len} tokens, prompt and output, are longer than the maximum of {server.url}, {limit}"
-        )
+        text = f"Requests of {dataset.least_len} tokens, prompt and output, exceed the maximum of {server.url}, {limit} tokens"
         raise InvalidRequest(f"{text}; choose a smaller --input-len or --output-len.", field="input_len")
 
 
