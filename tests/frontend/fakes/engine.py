@@ -57,6 +57,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
         self.draft_metrics = None  # of each request
         self.capabilities = [types_pb2.CAPABILITY_PROMPT_SCORES]  # likewise
         self.modalities = ()  # likewise
+        self.transcribes = False  # likewise
         self.max_media_bytes = 0  # likewise
         self.max_message_bytes = None
         self.kv_role = types_pb2.KV_ROLE_UNSPECIFIED  # likewise
@@ -259,6 +260,8 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
             supports_lora=self.supports_lora,
             logits_processors=self.logits_processors,
             modalities=self.modalities,
+            is_encoder_decoder=self.transcribes,
+            supports_transcription=self.transcribes,
             max_media_bytes=self.max_media_bytes,
             max_message_bytes=self.max_message_bytes,
             kv_role=self.kv_role,

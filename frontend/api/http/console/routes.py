@@ -4,6 +4,8 @@ The page and its files need no key: they are the same on every server. They are 
 path, so unknown names are a 404. The events and the API need a key like all other routes; the page has a field for it.
 """
 
+import functools
+from collections.abc import Mapping
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -54,8 +56,9 @@ def add_console(app: FastAPI, models: ModelDirectory, guard: Guard, settings: Fr
     app.add_route("/console/events", events, include_in_schema=False)
 
 
-def _load_assets() -> dict[str, StaticFile]:
-    """Return all files of the page by path, including those of other projects (vendor/)."""
+@functools.cache
+def _load_assets() -> Mapping[str, StaticFile]:
+    """Return all files of the page by path, including those of other projects (vendor/). They are read once a process."""
     paths = sorted(path for path in _DIRECTORY.rglob("*") if path.suffix in TYPES)
     return {
         path.relative_to(_DIRECTORY).as_posix(): StaticFile.of(path, content_security_policy=_CONTENT_SECURITY_POLICY)

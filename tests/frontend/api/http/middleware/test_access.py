@@ -11,8 +11,7 @@ import openai
 import pytest
 from structlog.testing import capture_logs
 
-from tetrad.frontend.access.api_keys import ApiKeys
-from tetrad.frontend.access.guard import Guard
+from tetrad.frontend.access.guard import ApiKeys, Guard
 from tetrad.frontend.config import FrontendSettings
 from tetrad.services.errors import InvalidRequest, NotFound, PermissionDenied
 from tetrad.services.rpc.channel import open_channel
