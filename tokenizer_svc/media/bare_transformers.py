@@ -9,17 +9,40 @@ import importlib
 import importlib.metadata
 import importlib.util
 import sys
+from collections.abc import Callable
+from functools import wraps
 from types import ModuleType
+from typing import ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 _PACKAGE, _MODELS, _UTILITIES = "transformers", "transformers.models", "transformers.utils"
+_IMPORTED_AGAIN = ("transformers", "tetrad.")
 
 
-def use_bare_transformers() -> None:
-    """Let this process import modules of transformers quickly; called before the first of them is imported.
+def with_bare_transformers(make: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Let a function import modules of transformers quickly, the first ones of this process.
 
-    Raises:
-        ImportError: transformers is not installed.
+    Another version of transformers may not allow it: the function then runs a second time, with the whole package.
     """
+
+    @wraps(make)
+    def made(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        others = set(sys.modules)
+        try:
+            _use_bare_transformers()
+            return make(*args, **kwargs)
+        except (ImportError, AttributeError):
+            for name in set(sys.modules) - others:
+                if name.startswith(_IMPORTED_AGAIN):
+                    del sys.modules[name]
+            return make(*args, **kwargs)
+
+    return made
+
+
+def _use_bare_transformers() -> None:
     package = _empty(_PACKAGE)
     package.__version__ = importlib.metadata.version(_PACKAGE)  # type: ignore[attr-defined]
     package.__getattr__ = _of_utilities  # type: ignore[method-assign]

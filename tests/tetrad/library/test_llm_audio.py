@@ -8,6 +8,7 @@ import torch
 
 from tests.audio_files import save_audio_model
 from tests.audio_reference import AudioReference
+from tests.one_process_llm import services_in_process
 from tests.sounds import encoded, samples
 from tetrad import LLM, SamplingParams
 from tetrad.services.errors import InvalidRequest
@@ -34,7 +35,10 @@ def reference(directory):
 @pytest.fixture(scope="module")
 def llm(directory):
     arguments = {"device": "cpu", "threads": 1, "dtype": "float32", "kv_cache_memory_gib": 0.05, "max_model_len": 512}
-    with LLM(str(directory), **arguments, limit_mm_per_prompt={"audio": 2}, enable_mm_embeds=True) as llm:
+    with (
+        services_in_process(),
+        LLM(str(directory), **arguments, limit_mm_per_prompt={"audio": 2}, enable_mm_embeds=True) as llm,
+    ):
         yield llm
 
 

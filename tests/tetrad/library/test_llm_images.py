@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.one_process_llm import services_in_process
 from tests.pictures import picture
 from tests.vision_files import save_vision_model
 from tests.vision_reference import VisionReference
@@ -44,7 +45,7 @@ def reference(directory):
 def llm(directory, files):
     arguments = {"device": "cpu", "threads": 1, "dtype": "float32", "kv_cache_memory_gib": 0.05, "max_model_len": 512}
     limits = {"allowed_local_media_path": files, "limit_mm_per_prompt": {"image": 2}, "enable_mm_embeds": True}
-    with LLM(str(directory), served_model_name="llava", **arguments, **limits) as llm:
+    with services_in_process(), LLM(str(directory), served_model_name="llava", **arguments, **limits) as llm:
         yield llm
 
 

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.e2e.tiny_model import save_tiny_model
+from tests.one_process_llm import services_in_process
 from tests.weight_files import save_weights, whole_model
 from tetrad import LLM, SamplingParams
 from tetrad.frontend.request.weight_versions import WeightVersionSpan
@@ -45,7 +46,7 @@ def expected(own, second, third) -> dict[str, list[list[int]]]:
     found = {}
     for path in (second, third):
         whole = whole_model(own, path, own.parent / f"whole-{path.name}")
-        with LLM(str(whole), **OPTIONS) as llm:
+        with services_in_process(), LLM(str(whole), **OPTIONS) as llm:
             found[path.name] = tokens(llm.generate(PROMPTS, GREEDY))
     return found
 

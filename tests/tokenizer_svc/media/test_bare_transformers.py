@@ -7,14 +7,28 @@ import pytest
 
 from tetrad.tokenizer_svc.media.images.pil_processor import CLASSES
 
-_HIDDEN = "import sys; sys.modules['torch'] = sys.modules['torchvision'] = None"
-_BARE = "from tetrad.tokenizer_svc.media.bare_transformers import use_bare_transformers; use_bare_transformers()"
-_NOTHING_LISTED = (
-    "from transformers.utils import import_utils",
-    "assert import_utils.PACKAGE_DISTRIBUTION_MAPPING == {}",
-    "import transformers",
-    "assert type(transformers).__name__ == 'module' and not hasattr(transformers, 'AutoModel')",
-)
+_START = """
+import sys
+sys.modules['torch'] = sys.modules['torchvision'] = None
+from tetrad.tokenizer_svc.media.bare_transformers import with_bare_transformers
+"""
+_NOTHING_LISTED = """
+import transformers
+assert type(transformers).__name__ == 'module' and not hasattr(transformers, 'AutoModel')
+"""
+_FAILS_WHEN_BARE = """
+@with_bare_transformers
+def make():
+    import tetrad.tokenizer_svc.media.audio.extractor
+    from transformers import AutoConfig
+    return AutoConfig
+
+assert make().__module__ == "transformers.models.auto.configuration_auto"
+"""
+
+
+def run(*code: str) -> None:
+    subprocess.run([sys.executable, "-c", "\n".join([_START, *code])], check=True)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +41,10 @@ _NOTHING_LISTED = (
     ],
 )
 def test_modules_are_imported_and_nothing_is_listed(modules):
-    code = "\n".join([_HIDDEN, _BARE, *(f"import {module}" for module in modules), *_NOTHING_LISTED])
+    imports = f"with_bare_transformers(lambda: [__import__(name) for name in {modules}])()"
 
-    subprocess.run([sys.executable, "-c", code], check=True)
+    run(imports, _NOTHING_LISTED)
+
+
+def test_a_version_that_needs_the_whole_package_is_imported_whole():
+    run(_FAILS_WHEN_BARE)

@@ -1,4 +1,10 @@
-"""Wire of KV transfers: those of requests and their outputs, and those of plans and workers' events."""
+"""Wire: the parameters and the KV transfers of requests as messages, for all rooms that read or write them.
+
+The engine core passes a request's parameters on to the worker as they are. KV transfers are those of requests and their
+outputs, and those of plans and workers' events.
+"""
+
+from dataclasses import dataclass
 
 from tetrad.engine_core_svc.core.kv_transfer import (
     NO_TRANSFER,
@@ -9,12 +15,34 @@ from tetrad.engine_core_svc.core.kv_transfer import (
     RemoteBlocks,
     TransferOrders,
 )
+from tetrad.engine_core_svc.core.payload import EncodedParams
 from tetrad.engine_core_svc.core.plan import TransferEvents
 from tetrad.services.errors import InvalidRequest, Unsupported
 from tetrad.services.rpc.columns import pack_u32, unpack_u32
 from tetrad.v1 import engine_core_pb2, types_pb2, worker_pb2
 
 _FIELD = "kv_transfer"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SamplingMessage(EncodedParams):
+    """Sampling parameters of a generating request. The message must not change: several plans and requests hold it."""
+
+    message: types_pb2.SamplingParams
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PoolingMessage(EncodedParams):
+    """Parameters of a pooling request."""
+
+    message: types_pb2.PoolingParams
+
+
+def sampling_of(params: EncodedParams) -> types_pb2.SamplingParams:
+    """Return the message of sampling parameters. Raises TypeError for other parameters, which is a bug of the caller."""
+    if not isinstance(params, SamplingMessage):
+        raise TypeError(f"{type(params).__name__} holds no sampling parameters")
+    return params.message
 
 
 def decode_transfer(message: engine_core_pb2.EngineCoreRequest) -> KvTransfer:
