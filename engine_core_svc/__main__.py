@@ -9,11 +9,11 @@ from tetrad.services.timers.garbage import collect_rarely
 
 collect_rarely()  # before all other imports
 
-from tetrad.engine_core_svc.api.trace_points import trace_points  # noqa: E402
-from tetrad.engine_core_svc.config import EngineCoreSettings  # noqa: E402
-from tetrad.engine_core_svc.service import serve  # noqa: E402
-from tetrad.services.process import run_service  # noqa: E402
-from tetrad.services.settings import load_settings  # noqa: E402
+from tetrad.engine_core_svc.api.trace_points import trace_points
+from tetrad.engine_core_svc.config import EngineCoreSettings
+from tetrad.engine_core_svc.service import serve
+from tetrad.services.process import run_service
+from tetrad.services.settings import load_settings
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:

@@ -10,12 +10,12 @@ from tetrad.services.timers.garbage import collect_rarely
 
 collect_rarely()  # before all other imports
 
-from tetrad.frontend.api.http.trace_points import trace_points  # noqa: E402
-from tetrad.frontend.config import FrontendSettings  # noqa: E402
-from tetrad.frontend.net.garbage import settle_garbage_collection  # noqa: E402
-from tetrad.frontend.service import serve  # noqa: E402
-from tetrad.services.process import run_service  # noqa: E402
-from tetrad.services.settings import load_settings  # noqa: E402
+from tetrad.frontend.api.http.trace_points import trace_points
+from tetrad.frontend.config import FrontendSettings
+from tetrad.frontend.net.garbage import settle_garbage_collection
+from tetrad.frontend.service import serve
+from tetrad.services.process import run_service
+from tetrad.services.settings import load_settings
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:

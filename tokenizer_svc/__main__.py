@@ -9,11 +9,11 @@ from tetrad.services.timers.garbage import collect_rarely
 
 collect_rarely()  # before all other imports
 
-from tetrad.services.process import run_service  # noqa: E402
-from tetrad.services.settings import load_settings  # noqa: E402
-from tetrad.tokenizer_svc.api.trace_points import trace_points  # noqa: E402
-from tetrad.tokenizer_svc.config import TokenizerSettings  # noqa: E402
-from tetrad.tokenizer_svc.service import serve  # noqa: E402
+from tetrad.services.process import run_service
+from tetrad.services.settings import load_settings
+from tetrad.tokenizer_svc.api.trace_points import trace_points
+from tetrad.tokenizer_svc.config import TokenizerSettings
+from tetrad.tokenizer_svc.service import serve
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:

@@ -7,11 +7,11 @@ from tetrad.services.timers.garbage import collect_rarely
 
 collect_rarely()  # before all other imports
 
-from tetrad.services.process import run_service  # noqa: E402
-from tetrad.services.settings import load_settings  # noqa: E402
-from tetrad.worker_svc.api.trace_points import trace_points  # noqa: E402
-from tetrad.worker_svc.config import WorkerSettings  # noqa: E402
-from tetrad.worker_svc.service import serve  # noqa: E402
+from tetrad.services.process import run_service
+from tetrad.services.settings import load_settings
+from tetrad.worker_svc.api.trace_points import trace_points
+from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.service import serve
 
 
 def main() -> None:

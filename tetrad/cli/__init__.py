@@ -24,6 +24,7 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "serve": ("tetrad.cli.serve", "serve a model with an OpenAI-compatible API"),
         "chat": ("tetrad.cli.chat", "chat with the model of a running server"),
         "complete": ("tetrad.cli.complete", "continue a text with the model of a running server"),
+        "transcribe": ("tetrad.cli.transcribe", "write what is said in a recording"),
         "run-batch": ("tetrad.cli.run_batch", "answer every request of an OpenAI batch file"),
     },
     "Models": {

@@ -154,7 +154,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
         self._group = None  # a rank that waits for the others to join does so no longer
         try:
             async with asyncio.timeout(_LEAVE_TIMEOUT_S):
-                await self._compute.submit(self._worker.leave_group)
+                await self._compute.submit(self._worker.part.leave)
         except TimeoutError:
             return False
         return self._follower is None or await asyncio.to_thread(self._follower.wait_end, _LEAVE_TIMEOUT_S)

@@ -45,7 +45,7 @@ class ScoredChunk:
 
 
 class AskedScores:
-    """A SlotListener that keeps the requests with score ids."""
+    """A SlotPart that keeps the requests with score ids."""
 
     def __init__(self) -> None:
         self._asked: dict[int, tuple[int, Ints]] = {}  # slot -> (position of the first row, ids [rows, W])
@@ -61,6 +61,17 @@ class AskedScores:
         """Delete the slot's state."""
         self._asked.pop(slot, None)
         self._gathered.pop(slot, None)
+
+    def check(self, request: NewRequest) -> None:
+        """Raise InvalidRequest for a request whose score ids do not fit its prompt."""
+        asked = request.sampling.score_ids
+        if asked is None:
+            return
+        num_tokens, given = request.num_prompt_tokens, len(asked.token_ids)
+        num_rows = num_tokens - 1 - asked.start
+        if num_rows < 1 or given not in (1, num_rows):
+            text = f"prompt_score_ids has {given} rows from position {asked.start} of a prompt of {num_tokens} tokens."
+            raise InvalidRequest(text, field="prompt_score_ids")
 
     def chunks(self, rows: StepRows, batch: InputBatch) -> list[ScoredChunk]:
         """Return the step's chunks of prompts whose requests have score ids, from the first position that is scored."""
@@ -86,17 +97,6 @@ class AskedScores:
             gathered=self._gathered[slot],
             is_last=end > last,
         )
-
-
-def check_scores(new: NewRequest) -> None:
-    """Raise InvalidRequest for a request whose score ids do not fit its prompt; a check of the request table."""
-    asked = new.sampling.score_ids
-    if asked is None:
-        return
-    num_rows, given = new.num_prompt_tokens - 1 - asked.start, len(asked.token_ids)
-    if num_rows < 1 or given not in (1, num_rows):
-        text = f"prompt_score_ids has {given} rows from position {asked.start} of a prompt of {new.num_prompt_tokens} tokens."
-        raise InvalidRequest(text, field="prompt_score_ids")
 
 
 def collect_scores(

@@ -61,6 +61,8 @@ def normalised(processor: Any, pixels: NDArray[np.uint8]) -> NDArray[np.float32]
         processor: transformers' image processor.
         pixels: rows of patches [N, 3 * side * side], or images [..., 3, H, W].
     """
+    if hasattr(processor, "normalised"):
+        return processor.normalised(pixels)
     mean, std = (np.asarray(value, np.float32)[:, None, None] for value in (processor.image_mean, processor.image_std))
     frames = getattr(processor, "temporal_patch_size", None)
     shaped = pixels if frames is None else pixels.reshape(len(pixels), len(mean), 1, -1)

@@ -119,13 +119,13 @@ def test_recorded_steps_serve_every_group_that_the_ranks_join(llama, alone, tmp_
         group.load(llama[0], LAYOUT, dtype="float32")
         group.warm_up()
         assert answers(Driver(group, LAYOUT)) == outputs_of(alone)
-        models = [rank.worker._loaded() for rank in group.ranks]
+        models = [rank.worker.loaded_model() for rank in group.ranks]
 
         group.join()
         group.load(llama[0], LAYOUT, dtype="float32")
         group.warm_up()
 
-        assert [rank.worker._loaded() for rank in group.ranks] == models
+        assert [rank.worker.loaded_model() for rank in group.ranks] == models
         assert answers(Driver(group, LAYOUT)) == outputs_of(alone)
 
 

@@ -134,7 +134,7 @@ def test_all_stages_measure_their_largest_step_together(pipeline):
     """They exchange what a step exchanges; the first layers' stage counts hidden states in flight."""
 
     def measure(rank: Rank) -> int:
-        device, model = rank.worker._device, rank.worker._loaded()
+        device, model = rank.worker._device, rank.worker.loaded_model()
         return rank.compute.run(lambda: device.available_memory(model, utilization=1, max_num_batched_tokens=32))
 
     free = list(pipeline._threads.map(measure, pipeline.ranks))

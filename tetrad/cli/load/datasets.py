@@ -56,6 +56,10 @@ class Prompt:
 class Dataset(Protocol):
     """A source of requests."""
 
+    @property
+    def least_len(self) -> int:
+        """A lower bound of the length of every request, prompt plus output, in tokens."""
+
     def prompts(self, number: int, seed: int) -> Iterator[Prompt]:
         """Yield `number` requests; equal seeds yield equal requests."""
 
@@ -66,6 +70,11 @@ class RandomPrompts:
 
     input_len: int
     output_len: int
+
+    @property
+    def least_len(self) -> int:
+        """The length of every request."""
+        return self.input_len + self.output_len
 
     def prompts(self, number: int, seed: int) -> Iterator[Prompt]:
         """Yield completion requests."""
@@ -82,6 +91,11 @@ class SharedPrefixes:
     prefix_len: int
     input_len: int
     output_len: int
+
+    @property
+    def least_len(self) -> int:
+        """The length of every request."""
+        return self.prefix_len + self.input_len + self.output_len
 
     def prompts(self, number: int, seed: int) -> Iterator[Prompt]:
         """Yield completion requests; the prefixes are used in turn."""
@@ -107,6 +121,11 @@ class RandomImages:
     height: int
     input_len: int
     output_len: int
+
+    @property
+    def least_len(self) -> int:
+        """The length of every request without its images."""
+        return self.input_len + self.output_len
 
     def prompts(self, number: int, seed: int) -> Iterator[Prompt]:
         """Yield chat requests; the images precede the text."""
@@ -136,6 +155,11 @@ class Conversations:
     requests: Sequence[Prompt]
     output_len: int
     ignore_eos: bool = False
+
+    @property
+    def least_len(self) -> int:
+        """Zero: the lengths of texts in tokens are not known."""
+        return 0
 
     def prompts(self, number: int, seed: int) -> Iterator[Prompt]:
         """Yield the file's requests; the seed has no effect."""

@@ -11,6 +11,7 @@ from tetrad.cli.load.generator import Level
 from tetrad.cli.load.summary import LatencyLimits
 from tetrad.cli.load.sweep import Plan
 from tetrad.cli.options import add_engine_options, new_parser
+from tetrad.cli.own_server import START_TIMEOUT_HELP
 from tetrad.services.command_line import CommandLineParser
 from tetrad.services.errors import InvalidRequest
 
@@ -149,8 +150,7 @@ def _add_servers(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--api-key", default=None, metavar="KEY", help="API key for the servers at these URLs.")
     text = "Certificate authorities (PEM file) to trust for an https URL. Unset: the system's."
     group.add_argument("--ca-file", type=Path, default=None, metavar="PATH", help=text)
-    text = "Maximum time to start the server, in seconds."
-    group.add_argument("--start-timeout-s", type=float, default=600.0, metavar="X", help=text)
+    group.add_argument("--start-timeout-s", type=float, default=None, metavar="X", help=START_TIMEOUT_HELP)
 
 
 def _add_load(parser: argparse.ArgumentParser) -> None:
