@@ -262,6 +262,12 @@ def tiny(tiny_llama: tuple[Path, torch.nn.Module], load: Callable[[Path], CpuMod
 
 
 @pytest.fixture(scope="session")
+def smollm2_float32(smollm2: Path, load: Callable[[Path], CpuModel]) -> CpuModel:
+    """Return SmolLM2 with its weights dequantized, which takes seconds, on one thread."""
+    return load(smollm2, dtype="float32")
+
+
+@pytest.fixture(scope="session")
 def save_tiny_model() -> Callable[..., torch.nn.Module]:
     def save(
         directory: Path, architecture: str, changes: Mapping[str, object] | None = None, **options: object
