@@ -19,7 +19,7 @@ from tetrad.engine_core_svc.sessions.outbox import Rejection
 from tetrad.engine_core_svc.sessions.sessions import Session, Sessions
 from tetrad.engine_core_svc.structured_output.compiler import GrammarCompiler
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
-from tetrad.engine_core_svc.structured_output.preparations import Preparations
+from tetrad.engine_core_svc.structured_output.grammars import Preparations
 from tetrad.services.errors import DeadlineExceeded, TetradError, Unavailable
 from tetrad.services.log import get_logger
 from tetrad.services.request_context import NO_CONTEXT, RequestContext

@@ -117,19 +117,22 @@ class Engine:
             on_change=self._wake,
         )
         scheduler.grammars.on_change = self._changed.set
-        self.loras: LoraOrders = NoLoraOrders()
-        if isinstance(scheduler.adapters, Adapters):
-            self.loras = AdapterLoading(
-                scheduler.adapters,
-                workers,
-                fail=lambda requests, error: self._publisher.fail([request.key for request in requests], error),
-                on_change=self._wake,
-                watch=self._guard.watch,
-            )
+        self.loras = self._make_loras()
         self._metrics = metrics
         self._schedule = metrics.timed(metrics.schedule_seconds, self._plan)
         self._update = metrics.timed(metrics.update_seconds, self._apply)
         metrics.watch(self)
+
+    def _make_loras(self) -> LoraOrders:
+        if not isinstance(self.scheduler.adapters, Adapters):
+            return NoLoraOrders()
+        return AdapterLoading(
+            self.scheduler.adapters,
+            self.workers,
+            fail=lambda requests, error: self._publisher.fail([request.key for request in requests], error),
+            on_change=self._wake,
+            watch=self._guard.watch,
+        )
 
     # --- the step loop ----------------------------------------------------------------------------------------------
 

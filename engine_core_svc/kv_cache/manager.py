@@ -194,7 +194,7 @@ class KVCacheManager:
         self.pool.free(list(reversed(block_ids)))
 
     def reset_prefix_cache(self, besides: Collection[int] = ()) -> bool:
-        """Forget all prefixes; return False, without effect, while any block is in use `besides` these."""
+        """Forget all prefixes. Return False, without effect, while requests use blocks other than `besides`."""
         if self.pool.num_free + len(besides) != self.pool.num_blocks - 1:
             return False
         self.pool.forget_hashes()

@@ -63,7 +63,7 @@ def encode_plan(
         step.grammar_bitmask.bitmask = masks.masks
         step.grammar_bitmask.num_words = masks.num_words
     _add_drafts(step, plan.draft_tokens)
-    if plan.transfers:
+    if plan.transfers is not None:
         step.kv_transfers.CopyFrom(encode_orders(plan.transfers, with_cancelled=cancels_transfers))
     _add_copies(step.swap_out, plan.swaps.out)
     _add_copies(step.swap_in, plan.swaps.back)

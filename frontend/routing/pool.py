@@ -8,7 +8,7 @@ import asyncio
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 
 from tetrad.frontend.engine.client import EngineClient
 from tetrad.frontend.engine.client_sequence import ActiveSequence
@@ -260,6 +260,11 @@ class EnginePool:
         candidates = preferred([each for each in able if each.health_order == least], transfer)
         chosen, num_held = self._router.place(candidates, token_ids, cache_salt, lora_name, features)
         return Placement(chosen.engine, num_held)
+
+    def send(self, placement: Placement, active: Iterable[ActiveSequence]) -> None:
+        """Send the sequences of one request to the chosen engine core; see Dispatch."""
+        for each in active:
+            placement.engine.add(each)
 
     def choose_producer(
         self,

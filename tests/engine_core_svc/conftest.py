@@ -15,7 +15,7 @@ from tests.engine_core_svc.kv_cache.worker_memory import group_of
 from tests.engine_core_svc.service_fakes import Stack
 from tests.toy_tokenizer import EOS_IDS, toy_tokenizer
 from tetrad.engine_core_svc.core.adapter import Adapter
-from tetrad.engine_core_svc.core.draft_metrics import MakeMetrics, no_metrics
+from tetrad.engine_core_svc.core.draft_metrics import MakeMetrics
 from tetrad.engine_core_svc.core.media import EncoderInput, MediaSpan
 from tetrad.engine_core_svc.core.message_sizes import MessageSizes
 from tetrad.engine_core_svc.core.payload import EncodedParams, WorkerPayload
@@ -224,7 +224,7 @@ def make_bench() -> Callable[..., Bench]:
         stages: StageFillings | None = None,
         media: Media | None = None,
         windows: Sequence[int | str | None] = (None,),
-        make_draft_metrics: MakeMetrics = no_metrics,
+        make_draft_metrics: MakeMetrics | None = None,
         watch: BlockWatch | None = None,
         **limits: object,
     ) -> Bench:
