@@ -58,6 +58,7 @@ class InputProcessor:
         self._reader = PromptReader(tokenizer, model, media)
         self._info, self._formats = model.tokenizer, model.formats
         self._stream_interval, self._names_reasoning = model.stream_interval, model.names_reasoning
+        self._media_adapters = model.media_adapters
         self.limits = model.limits
 
     async def prepare(
@@ -83,18 +84,19 @@ class InputProcessor:
         check_rows(params.prompt_logprob_token_ids, params.prompt_logprob_start or 0, len(ids))
         bad_words = await self._encode_bad_words(params.bad_words or [])
         predicted_ids = await self._encode_prediction(request.prediction)
+        adapter = request.lora_request or self._media_adapters.of(prompt.features)
         state = RequestState(
             request.request_id,
             prompt.text,
             ids,
             params,
             arrival_time=request.arrival_time,
-            lora_request=request.lora_request,
+            lora_request=adapter,
             predicted_ids=predicted_ids,
         )
         state.num_virtual_tokens = len(all_ids) - len(ids)
         state.features = prompt.features
-        lora = request.lora_request if virtual is None else None  # only adapters that the engine cores apply
+        lora = adapter if virtual is None else None  # only adapters that the engine cores apply
         await self._add_sequences(state, all_ids, lora, deadline, new_handle)
         return PreparedRequest(
             state=state,

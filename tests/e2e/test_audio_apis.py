@@ -87,6 +87,24 @@ def test_openais_client(stack):
     assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == stack.text
 
 
+def test_responses(stack):
+    client = OpenAI(base_url=f"{stack.server.url}/v1", api_key="none", max_retries=0)
+    audio = {"type": "input_audio", "input_audio": {"data": data(), "format": "wav"}}
+    parts = [{"type": "input_text", "text": TEXT}, audio]
+
+    first = client.responses.create(
+        model="default",
+        input=[{"role": "user", "content": parts}],
+        max_output_tokens=NUM_TOKENS,
+        temperature=0,
+        extra_body={"ignore_eos": True},
+    )
+    then = client.responses.create(model="default", input="And?", previous_response_id=first.id, max_output_tokens=1)
+
+    assert first.output_text == stack.text
+    assert then.usage.input_tokens > first.usage.input_tokens + NUM_TOKENS
+
+
 def test_chat_completions_as_the_page_shows_them(stack, monkeypatch):
     monkeypatch.chdir(stack.directory)
     names: dict = {"client": OpenAI(base_url=f"{stack.server.url}/v1", api_key="none")}

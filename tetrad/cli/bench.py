@@ -26,6 +26,7 @@ from tetrad.cli.load.results import document_of, text_of
 from tetrad.cli.load.step_trace import StepTrace
 from tetrad.cli.load.sweep import LevelResult, Plan, run_sweep
 from tetrad.cli.own_server import serving, unless_failed
+from tetrad.cli.termination import TERMINATED, cancel_at_sigterm, exit_at_sigterm
 from tetrad.library.progress import ProgressBar
 from tetrad.services.errors import InvalidRequest, TetradError, Unavailable
 from tetrad.services.settings import ServiceSettings
@@ -37,12 +38,10 @@ def run(arguments: list[str]) -> int:
     """Run the benchmark and print its results; Unavailable if a request failed."""
     options = parse(arguments)
     plan = plan_of(options)
-    if options.trace is None:
-        results = uvloop.run(_measure(options, plan, None))
-    else:
-        with tempfile.TemporaryDirectory(prefix="tetrad-trace-") as directory:
-            results = uvloop.run(_measure(options, plan, Path(directory)))
-            _report_steps(Path(directory), results[0], options.trace)
+    try:
+        results = _results(options, plan)
+    except asyncio.CancelledError:
+        return TERMINATED
     if any(figures["completed"] for result in results for figures in result.figures()):  # else there is no latency
         print(text_of(results))
     if options.json is not None:
@@ -56,8 +55,20 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
+def _results(options: argparse.Namespace, plan: Plan) -> list[LevelResult]:
+    results: list[LevelResult]
+    if options.trace is None:
+        results = uvloop.run(_measure(options, plan, None))
+    else:
+        with exit_at_sigterm(), tempfile.TemporaryDirectory(prefix="tetrad-trace-") as directory:
+            results = uvloop.run(_measure(options, plan, Path(directory)))
+            _report_steps(Path(directory), results[0], options.trace)
+    return results
+
+
 async def _measure(options: argparse.Namespace, plan: Plan, trace_directory: Path | None) -> list[LevelResult]:
     """Run the load against the servers, after a few warm-up requests that are not counted."""
+    cancel_at_sigterm()
     results: list[LevelResult] = []
 
     async def measure(url: str) -> None:
@@ -93,9 +104,7 @@ def _check_lengths(server: Server, dataset: Dataset) -> None:
     """Raise InvalidRequest if the server would refuse all requests: such long ones are not even made."""
     limit = server.max_model_len
     if limit is not None and dataset.least_len > limit:
-        text = (
-            f"Requests of {dataset.least_len} tokens, prompt and output, are longer than the maximum of {server.url}, {limit}"
-        )
+        text = f"Requests of {dataset.least_len} tokens, prompt and output, exceed the maximum of {server.url}, {limit} tokens"
         raise InvalidRequest(f"{text}; choose a smaller --input-len or --output-len.", field="input_len")
 
 

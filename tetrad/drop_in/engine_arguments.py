@@ -153,7 +153,6 @@ class ForeignEngineArguments:
     mm_encoder_fp8_scale_save_path: Any = argument(refused(None, "Image encoders have no scales to save."))
     ec_transfer_config: Any = argument(refused(None, _NO_CONNECTOR))
     ec_manager_config: Any = argument(refused(None, _NO_CONNECTOR))
-    default_mm_loras: Any = argument(refused(None, "A request names its adapter, with images or without."))
     fully_sharded_loras: Any = argument(ignored(False, _LORA))
     lora_dtype: Any = argument(ignored("auto", _LORA))
     lora_target_modules: Any = argument(refused(None, "Every module that an adapter's files name is changed."))

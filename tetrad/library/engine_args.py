@@ -103,6 +103,7 @@ class EngineArgs(OlderEngineArguments):
         max_loras: maximum number of different adapters in one step.
         max_lora_rank: maximum rank of an adapter.
         max_cpu_loras: maximum number of adapters in memory; others are read again when they are needed. None: max_loras.
+        default_mm_loras: adapters of requests that name none, by the media of their prompts: {"audio": path}.
         limit_mm_per_prompt: maximum number of items in a prompt: {"image": 4, "video": 1}. None: 999, or the model's own limit.
         language_model_only: refuse media, and do not load the vision or audio model.
         allowed_local_media_path: directory whose files messages may name as file: URLs of images. Empty: none.
@@ -174,6 +175,7 @@ class EngineArgs(OlderEngineArguments):
     max_loras: int = 1
     max_lora_rank: int = 16
     max_cpu_loras: int | None = None
+    default_mm_loras: dict[str, str] | None = None
     limit_mm_per_prompt: dict[str, Any] | None = None
     language_model_only: bool = False
     allowed_local_media_path: str | Path = ""
@@ -289,6 +291,7 @@ class EngineArgs(OlderEngineArguments):
             **({"served_model_names": (names,) if isinstance(names, str) else tuple(names)} if names else {}),
             **({"use_generation_config": self.generation_config == "auto"} if self._is_chosen("generation_config") else {}),
             **({"override_generation_config": json.dumps(overrides)} if (overrides := self.override_generation_config) else {}),
+            **({"default_mm_loras": json.dumps(self.default_mm_loras)} if self.default_mm_loras else {}),
             **self.media_settings(),
         }
 

@@ -21,6 +21,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "hf_token": (str, bool),
     "download_dir": (str, Path),
     "allowed_local_media_path": (str, Path),
+    "default_mm_loras": (dict,),
     "limit_mm_per_prompt": (dict,),
     "mm_processor_kwargs": (dict,),
     "media_io_kwargs": (dict,),

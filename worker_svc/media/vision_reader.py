@@ -76,7 +76,7 @@ class VisionReader:
         side = _first(self._vision, "spatial_merge_size") or _first(
             config, "spatial_merge_size", "scale_factor", "downsample_factor"
         )
-        ratio = float(getattr(config, "downsample_ratio", None) or getattr(self._vision, "pixel_shuffle_ratio", 1))
+        ratio = float(getattr(config, "downsample_ratio", None) or getattr(self._vision, "pixel_shuffle_ratio", None) or 1)
         return (side or round(1 / ratio)) ** 2
 
 

@@ -18,7 +18,7 @@ DERIVED = {"model", "tokenizer", "revision", "tokenizer_revision", "served_model
 DERIVED |= {"tokenizer_pool_size", "otlp_traces_endpoint", "hf_overrides", "disable_log_stats", "speculative_config"}
 DERIVED |= {"data_parallel_size", "num_prefill_engines", "tensor_parallel_size", "pipeline_parallel_size", "pooler_config"}
 DERIVED |= {"hf_token", "download_dir", "override_generation_config"}
-DERIVED |= {"limit_mm_per_prompt", "mm_processor_kwargs", "mm_processor_cache_gb", "media_io_kwargs"}
+DERIVED |= {"default_mm_loras", "limit_mm_per_prompt", "mm_processor_kwargs", "mm_processor_cache_gb", "media_io_kwargs"}
 VERDICTS = verdicts_of(EngineArgs)
 REFUSED = {name: verdict for name, verdict in VERDICTS.items() if verdict.kind == "refused"}
 
