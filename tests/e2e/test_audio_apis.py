@@ -138,6 +138,15 @@ def test_a_chat_in_the_terminal(stack):
     assert expected in shown.stdout
 
 
+def test_a_benchmark_sends_audio(stack, tmp_path):
+    flags = ("--num-requests", "2", "--num-audios", "1", "--audio-seconds", "0.5", "--input-len", "4", "--output-len", "3")
+
+    ran = tetrad("bench", "--url", stack.server.url, "--dataset-name", "random-mm", *flags, "--json", str(tmp_path / "out"))
+
+    assert ran.returncode == 0, ran.stderr
+    assert '"completed": 2' in (tmp_path / "out").read_text()
+
+
 def test_lines_of_a_batch_file(stack, tmp_path):
     audio = {"type": "input_audio", "input_audio": {"data": data(), "format": "wav"}}
     messages = [{"role": "user", "content": [{"type": "text", "text": TEXT}, audio]}]
