@@ -61,9 +61,7 @@ def _check_text(name: str, value: object) -> None:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        text = (
-            f"{name} {value[:200]!r} has characters that UTF-8 does not: rename it, or use a locale with UTF-8 (PYTHONUTF8=1)."
-        )
+        text = f"{name} {value[:200]!r} is no text in UTF-8: rename it, or use a locale with UTF-8 (PYTHONUTF8=1)."
         raise InvalidRequest(text, field=name) from error
 
 
