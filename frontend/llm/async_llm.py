@@ -134,7 +134,11 @@ class AsyncLLM:
         self._intake.open(InputProcessor(self.backends.tokenizer, model, self._prompt_adapters, media), model.names.root)
         self._pooling_intake.open(PoolingInputs(self.backends.tokenizer, model.limits, self._prompt_adapters), model.names.root)
         self._model = model
-        await self.adapters.load_named(model.names.adapters, supports_lora=self.engine_info.supports_lora)
+        await self.adapters.load_named(
+            model.names.adapters,
+            supports_lora=self.engine_info.supports_lora,
+            of_media=model.media_adapters.modalities,
+        )
         if self.settings.allow_runtime_lora_updating:
             await self.adapters.learn(model.names.adapters)
         self.readiness.note_started()

@@ -9,9 +9,11 @@ from typing import Any, Self
 
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.engine.facts import EngineInfo, TokenizerInfo
+from tetrad.frontend.further_models import media_loras, modules_of
 from tetrad.frontend.llm.adapter_names import AdapterNames
 from tetrad.frontend.llm.backends import Backends
 from tetrad.frontend.llm.limits import Limits
+from tetrad.frontend.llm.media_adapters import MediaAdapters
 from tetrad.frontend.llm.media_limits import MediaLimits
 from tetrad.frontend.llm.model_tasks import use_without_pooling
 from tetrad.frontend.media.settings import item_limits
@@ -70,6 +72,7 @@ class ServedModel:
         stream_interval: the default of requests that do not set it.
         transcribes: whether the model turns speech into text, and answers no chats.
         padded_vocab_size: ids of outputs are smaller; those beyond the tokenizer's vocabulary have no text. 0: the tokenizer's.
+        media_adapters: the adapters of prompts with media.
     """
 
     names: ModelNames
@@ -83,6 +86,7 @@ class ServedModel:
     names_reasoning: bool = False
     transcribes: bool = False
     padded_vocab_size: int = 0
+    media_adapters: MediaAdapters = field(default_factory=lambda: MediaAdapters((), AdapterNames()))
 
     def check_chats(self) -> None:
         """Raise Unsupported, with the endpoint to use, if the model transcribes."""
@@ -109,23 +113,33 @@ class ServedModel:
             tokenizer.chat_template,
             functools.partial(backends.tokenizer.encode, add_special_tokens=False),
         )
+        adapters = AdapterNames(modules_of(settings.lora_modules, settings.default_mm_loras), settings.lora_resolver_dir)
+        media_adapters = MediaAdapters(media_loras(settings.default_mm_loras), adapters)
+        media_adapters.check(root, [facts.modality for facts in tokenizer.modalities])
         recommended = tokenizer.generation_config if settings.use_generation_config else {}
         return cls(
             ModelNames(
                 settings.served_model_names or (root,),
                 root=root,
-                adapters=AdapterNames(settings.lora_modules, settings.lora_resolver_dir),
+                adapters=adapters,
             ),
             tokenizer,
             Limits(settings, context=backends.engines, vocab_size=vocab_size),
             formats,
             sampling_defaults(recommended, settings.override_generation_config),
-            MediaLimits(root, item_limits(settings.limit_mm_per_prompt), tokenizer.modalities, backends.engines),
+            MediaLimits(
+                root,
+                item_limits(settings.limit_mm_per_prompt),
+                tokenizer.modalities,
+                backends.engines,
+                takes_embeds=settings.enable_mm_embeds,
+            ),
             settings.stream_interval,
             template_variables=json.loads(settings.default_chat_template_kwargs or "{}"),
             names_reasoning=settings.reasoning_parser not in ("auto", "none"),
             transcribes=engine.supports_transcription,
             padded_vocab_size=engine.vocab_size,
+            media_adapters=media_adapters,
         )
 
 

@@ -89,6 +89,12 @@ class Prompt:
     media_io_kwargs: Mapping[str, Any] = field(default_factory=dict)
     features: tuple[MediaFeature, ...] = ()
 
+    @property
+    def ids(self) -> list[int]:
+        """The ids of a prompt that has been tokenized."""
+        assert self.token_ids is not None
+        return self.token_ids
+
 
 def normalize_prompt(prompt: PromptType, *, cache_salt: str = "") -> Prompt:
     """Return `prompt` in its normal form; InvalidRequest if it has none of the forms of PromptType."""

@@ -18,12 +18,14 @@ import triton.language as tl
 from triton._utils import validate_block_shape
 from triton.runtime import interpreter
 
+from tests.worker_svc import interpreted_programs
 from tests.worker_svc.interpreted_operators import known_member
 
 
 def install() -> None:
     """Make the interpreter of this process faster; again, or where a card runs the kernels: a no-op."""
     if triton.knobs.runtime.interpret and not isinstance(interpreter._patch_lang, Replaced):
+        interpreted_programs.install()
         interpreter._patch_lang = Replaced(interpreter._patch_lang)
         interpreter._patch_attr = replace_builtin
         interpreter._get_np_dtype = by_scalar(interpreter._get_np_dtype)

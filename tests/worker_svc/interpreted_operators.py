@@ -290,14 +290,17 @@ def planned_load(called: Called) -> Called:
         otherwise = Operand() if other is None else operand(other, result.dtype)
         if otherwise is None or result.dtype is tl.int1 or result.handle.data.shape != pointer.handle.data.shape:
             return None
-        dtype, shape = interpreter._get_np_dtype(result.dtype), pointer.handle.data.shape
+        # Of one program: those that run together have arrays with a dimension more (interpreted_programs.py).
+        dtype, shape = interpreter._get_np_dtype(result.dtype), tuple(result.type.shape) if result.type.is_block() else (1,)
         everywhere, zeros, made = np.ones(shape, bool), np.zeros(shape, dtype), maker(result.type)
 
         def read(pointer: tl.tensor, mask: tl.tensor | None, other: object) -> tl.tensor:
             chosen = everywhere if mask is None else mask.handle.data
             default = zeros if other is None else otherwise.data(other)
-            chosen, default = (each if each.shape == shape else np.broadcast_to(each, shape) for each in (chosen, default))
-            return made(memory.load(pointer.handle.data, chosen, default, dtype))
+            addresses = pointer.handle.data
+            if not addresses.shape == chosen.shape == default.shape:
+                addresses, chosen, default = np.broadcast_arrays(addresses, chosen, default)
+            return made(memory.load(addresses, chosen, default, dtype))
 
         return read
 

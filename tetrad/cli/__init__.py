@@ -16,6 +16,7 @@ from importlib import import_module
 
 from tetrad.services.errors import TetradError
 from tetrad.services.packages import missing_packages
+from tetrad.services.timers.garbage import no_search
 from tetrad.services.version import VERSION
 
 _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
@@ -114,7 +115,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _command(name: str) -> Run:
     def run(arguments: list[str]) -> int:
-        with _missing_package_named(name):
+        with _missing_package_named(name), no_search():
             module = import_module(_COMMANDS[name][0])
         return int(module.run(arguments))
 

@@ -74,7 +74,7 @@ class HttpClient:
         return wanted or str(self.first_model()["id"])
 
     def first_model(self) -> dict[str, Any]:
-        """Return what the server says about its first model, which has at least an `id`; Unavailable if it names none."""
+        """Return the server's description of its first model, with at least an `id`; Unavailable if it names none."""
         cards = self.get_json("/v1/models").get("data")
         card = cards[0] if isinstance(cards, list) and cards else None
         if not isinstance(card, dict) or "id" not in card:

@@ -103,6 +103,7 @@ class EngineArgs(OlderEngineArguments):
         max_loras: maximum number of different adapters in one step.
         max_lora_rank: maximum rank of an adapter.
         max_cpu_loras: maximum number of adapters in memory; others are read again when they are needed. None: max_loras.
+        default_mm_loras: adapters of requests that name none, by the media of their prompts: {"audio": path}.
         limit_mm_per_prompt: maximum number of items in a prompt: {"image": 4, "video": 1}. None: 999, or the model's own limit.
         language_model_only: refuse media, and do not load the vision or audio model.
         allowed_local_media_path: directory whose files messages may name as file: URLs of images. Empty: none.
@@ -112,6 +113,7 @@ class EngineArgs(OlderEngineArguments):
         media_io_kwargs: how media files are read, unless a request says it: {"video": {"num_frames": 16, "fps": 1}}.
         mm_processor_cache_gb: GiB of preprocessed images that each tokenizer service keeps. None: 0.25.
         enable_prompt_embeds: accept prompts as embeddings over HTTP, too; LLM and AsyncLLM always accept them.
+        enable_mm_embeds: accept embeddings of images and audio in prompts, in place of files.
         log_level: minimum severity of events that the services log to stderr.
         otlp_traces_endpoint: OpenTelemetry collector that receives all services' spans: http://host:4317. None: no spans.
 
@@ -173,6 +175,7 @@ class EngineArgs(OlderEngineArguments):
     max_loras: int = 1
     max_lora_rank: int = 16
     max_cpu_loras: int | None = None
+    default_mm_loras: dict[str, str] | None = None
     limit_mm_per_prompt: dict[str, Any] | None = None
     language_model_only: bool = False
     allowed_local_media_path: str | Path = ""
@@ -181,6 +184,7 @@ class EngineArgs(OlderEngineArguments):
     media_io_kwargs: dict[str, dict[str, Any]] | None = None
     mm_processor_cache_gb: float | None = None
     enable_prompt_embeds: bool = False
+    enable_mm_embeds: bool = False
     log_level: str = "warning"
     otlp_traces_endpoint: str | None = None
 
@@ -287,6 +291,7 @@ class EngineArgs(OlderEngineArguments):
             **({"served_model_names": (names,) if isinstance(names, str) else tuple(names)} if names else {}),
             **({"use_generation_config": self.generation_config == "auto"} if self._is_chosen("generation_config") else {}),
             **({"override_generation_config": json.dumps(overrides)} if (overrides := self.override_generation_config) else {}),
+            **({"default_mm_loras": json.dumps(self.default_mm_loras)} if self.default_mm_loras else {}),
             **self.media_settings(),
         }
 
@@ -296,12 +301,14 @@ class EngineArgs(OlderEngineArguments):
         return {
             **({"limit_mm_per_prompt": json.dumps(limits)} if limits is not None else {}),
             **({"allowed_local_media_path": self.allowed_local_media_path} if self.allowed_local_media_path else {}),
+            **({"enable_mm_embeds": True} if self.enable_mm_embeds else {}),
             **({"allowed_media_domains": self.allowed_media_domains} if self.allowed_media_domains else {}),
         }
 
     def _takes_media(self, path: Path) -> bool:
         limits = self.limit_mm_per_prompt or {}
-        has_none = all(limits.get(modality) == 0 for modality in ("image", "audio", "video"))
+        # With embeddings, a limit of 0 concerns files alone.
+        has_none = all(limits.get(modality) == 0 for modality in ("image", "audio", "video")) and not self.enable_mm_embeds
         return not self.language_model_only and not has_none and path.is_dir() and reads_media(path)
 
     def _processor_fields(self) -> dict[str, str]:

@@ -14,19 +14,17 @@ import torch
 from tetrad.services.errors import InvalidRequest, Unsupported
 from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.media import AlignsTokens, ModelMedia
-from tetrad.worker_svc.core.plan import NewRequest, PromptScores
-from tetrad.worker_svc.core.request_table import SlotListener
+from tetrad.worker_svc.core.plan import NewRequest
+from tetrad.worker_svc.core.request_table import SlotPart
+from tetrad.worker_svc.core.result import PromptScores
 from tetrad.worker_svc.core.step_inputs import StepInputs
 from tetrad.worker_svc.media.time_warping import token_starts
 
 _FIELD = "prompt_score_ids"
 
 
-class TokenTimes(SlotListener, Protocol):
+class TokenTimes(SlotPart, Protocol):
     """The token times of a runner's requests."""
-
-    def check(self, request: NewRequest) -> None:
-        """Raise the error of a request whose times the model cannot return."""
 
     def placed(self, inputs: StepInputs, batch: InputBatch) -> StepInputs:
         """Return the inputs with a sink of weights for each row that asks for times."""

@@ -43,6 +43,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
         self.requests = []  # every EngineCoreRequest received
         self.lora_ids = []  # of the adapters that it lists, in their order
         self.orders = []  # what operators asked for
+        self.checked_weights_path = ""
         self.load_fields = {}  # what it says of its load besides
         self.is_silent = False  # to those that ask how busy it is
         self.refusals: dict[str, list[TetradError]] = {}  # by the admin service's method, the errors of its next calls
@@ -264,6 +265,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
             max_media_bytes=self.max_media_bytes,
             max_message_bytes=self.max_message_bytes,
             kv_role=self.kv_role,
+            checked_weights_path=self.checked_weights_path,
         )
 
     def _handoff(self, each):

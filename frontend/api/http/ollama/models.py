@@ -21,7 +21,7 @@ from tetrad.frontend.api.http.ollama.objects import (
 )
 from tetrad.frontend.api.http.ollama.route import OllamaRoute
 from tetrad.frontend.api.http.requests.body import read_body
-from tetrad.frontend.api.http.requests.models import llm_of, models_of
+from tetrad.frontend.api.http.requests.named import llm_of, models_of
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.media.items import IMAGE
