@@ -80,7 +80,12 @@ class Exchange:
             callback()
 
     def cut(self, status: Status) -> None:
-        """End the call at once: cancel its handler and drop unread messages. No effect if it has ended and was read."""
+        """End the call at once: cancel its handler and drop unread messages.
+
+        A call that has ended keeps its status, so its messages can still be read, unless the client has cancelled it.
+        """
+        if self.status is not None and not self.is_cancelled:
+            return
         self.end(status)
         self.responses.cut()
         for task in self._tasks:

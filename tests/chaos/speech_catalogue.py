@@ -38,7 +38,7 @@ class SpeechCatalogue:
             (_TRANSCRIPTIONS, self._seeded),
             (_TRANSCRIPTIONS, self._behind_a_text),
             (_TRANSCRIPTIONS, self._segments),
-            (_TRANSLATIONS, self._segments),
+            (_TRANSLATIONS, self._seeded),
             (_TRANSCRIPTIONS, self._subtitles),
             (_TRANSCRIPTIONS, self._long),
             (_TRANSCRIPTIONS, self._long_segments),

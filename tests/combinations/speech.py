@@ -148,14 +148,14 @@ class SpeechDrawing(Drawing):
         return replace(turn, prompt={"prompt_token_ids": turn.prompt, "multi_modal_data": media})
 
     def _recording(self) -> SpeechCall:
-        rng = self._rng
+        rng, task = self._rng, self._rng.choice(sorted(_TASKS))
         fields: dict[str, Any] = {
             "response_format": rng.choice(["json", "json", "text", "verbose_json", "verbose_json", "srt", "vtt"]),
             "max_completion_tokens": rng.randint(1, MAX_TOKENS),
             "seed": rng.randrange(1 << 40),
             "priority": rng.randint(-2, 2),
         }
-        if fields["response_format"] == "verbose_json" and rng.random() < 0.6:
+        if fields["response_format"] == "verbose_json" and task == "transcriptions" and rng.random() < 0.6:
             fields[_GRANULARITIES] = "word"
         drawn = {
             "language": lambda: rng.choice([*LANGUAGES, "xx"]),
@@ -167,7 +167,7 @@ class SpeechDrawing(Drawing):
             "cache_salt": lambda: rng.choice(["one", "two"]),
         }
         fields |= {name: drawn[name]() for name in rng.sample(sorted(drawn), rng.randint(0, 4))}
-        return SpeechCall(rng.choice(sorted(_TASKS)), self._audio(), fields, is_stream=rng.random() < 0.5)
+        return SpeechCall(task, self._audio(), fields, is_stream=rng.random() < 0.5)
 
     def _library_prompt(self) -> Any:
         """Return a prompt with audio; a few have none, which is an error."""
