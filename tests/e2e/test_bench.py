@@ -36,8 +36,10 @@ def test_a_running_server_is_measured(sim_server, tmp_path):
 
 @pytest.mark.parametrize(("word", "shown"), [("--html", "All levels"), ("--against", "Ratios, ")])
 def test_the_commands_of_the_page_run(sim_server, tmp_path, word, shown):
-    """On the page, the two servers are different ones."""
+    """On the page, the two servers are different ones, and the requests are more."""
     command = re.sub(r"http://127.0.0.1:800\d", sim_server.url, Page.of("docs/benchmarking.md").block(word))
+    command, replaced = re.subn(r"--num-requests \d+", "--num-requests 8", command)
+    assert replaced == 1
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
     result = subprocess.run(
