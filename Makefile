@@ -138,7 +138,7 @@ chaos-embeds: setup ## The same with 10 kills on a small model that generates an
 	$(CHAOS) --device embeds --kills 10 --pause-s 6 $(ARGS)
 
 .PHONY: chaos-media
-chaos-media: setup ## The same with kills, standstills and restarts for SECONDS (600) on a tiny model that reads images, audio or videos
+chaos-media: setup ## The same with kills, standstills and restarts for SECONDS (600) on a tiny model that reads media or transcribes
 	$(CHAOS) --device media --kinds kill,freeze,restart --seconds $(SECONDS) $(ARGS)
 
 .PHONY: chaos-prefill

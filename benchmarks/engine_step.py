@@ -11,9 +11,9 @@ from benchmarks.figures import median, spread
 from benchmarks.options import read_options
 from benchmarks.report import Bar, Section, add_bars, write_section
 from tetrad.engine_core_svc.api.wire import encode_message
-from tetrad.engine_core_svc.core.params_wire import SamplingMessage
 from tetrad.engine_core_svc.core.payload import WorkerPayload
 from tetrad.engine_core_svc.core.request import Request
+from tetrad.engine_core_svc.core.wire import SamplingMessage
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler

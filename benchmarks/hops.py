@@ -23,10 +23,10 @@ from benchmarks.figures import median, spread
 from benchmarks.options import read_options
 from benchmarks.report import Section, write_section
 from tetrad.engine_core_svc.api.wire import encode_message
-from tetrad.engine_core_svc.core.params_wire import SamplingMessage
 from tetrad.engine_core_svc.core.payload import WorkerPayload
 from tetrad.engine_core_svc.core.plan import EngineCoreOutput
 from tetrad.engine_core_svc.core.request import Request
+from tetrad.engine_core_svc.core.wire import SamplingMessage
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
@@ -36,7 +36,7 @@ from tetrad.frontend.engine.wire import decode_step
 from tetrad.services.rpc.columns import pack_u32, split_rows, unpack_u32
 from tetrad.v1 import tokenizer_pb2, types_pb2, worker_pb2
 from tetrad.worker_svc.api.wire import decode_plan, encode_result
-from tetrad.worker_svc.core.plan import ModelRunnerOutput
+from tetrad.worker_svc.core.result import ModelRunnerOutput
 
 _BATCHES = (1, 16, 64, 256)
 _REPEATS = 300

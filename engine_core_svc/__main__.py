@@ -5,6 +5,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NoReturn
 
+from tetrad.services.timers.garbage import collect_rarely
+
+collect_rarely()  # before all other imports
+
 from tetrad.engine_core_svc.api.trace_points import trace_points
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.service import serve

@@ -28,10 +28,11 @@ from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.media.attended import AttendedMedia
 from tetrad.engine_core_svc.media.planning import Media, NoMedia
 from tetrad.engine_core_svc.media.store import MediaStore
-from tetrad.engine_core_svc.observability.metrics import EngineMetrics
+from tetrad.engine_core_svc.observability.metrics import EngineMetrics, NoStepLog
 from tetrad.engine_core_svc.observability.request_spans import RequestSpans
-from tetrad.engine_core_svc.observability.step_log import NoStepLog, WrittenStepLog
+from tetrad.engine_core_svc.observability.step_log import WrittenStepLog
 from tetrad.engine_core_svc.scheduler.adapters import AdapterLimits, Adapters
+from tetrad.engine_core_svc.scheduler.budget import NoStages
 from tetrad.engine_core_svc.scheduler.drafting import Drafts, NoDrafts
 from tetrad.engine_core_svc.scheduler.drafts.proposers import drafts_for
 from tetrad.engine_core_svc.scheduler.fan_out_throttle import MeasuringFanOutThrottle, NoFanOutThrottle
@@ -39,7 +40,7 @@ from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
 from tetrad.engine_core_svc.scheduler.parked_requests import ORDERS_OF_ARRIVAL
 from tetrad.engine_core_svc.scheduler.prefill_throttle import MeasuringThrottle, NoThrottle
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
-from tetrad.engine_core_svc.scheduler.stage_filling import NoStages, StageFilling
+from tetrad.engine_core_svc.scheduler.stage_filling import StageFilling
 from tetrad.engine_core_svc.structured_output.compiler import GrammarCompiler
 from tetrad.engine_core_svc.structured_output.filler import ThreadFiller
 from tetrad.engine_core_svc.structured_output.grammars import Grammars

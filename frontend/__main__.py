@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NoReturn
 
+from tetrad.services.timers.garbage import collect_rarely
+
+collect_rarely()  # before all other imports
+
 from tetrad.frontend.api.http.trace_points import trace_points
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.net.garbage import settle_garbage_collection

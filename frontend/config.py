@@ -10,12 +10,14 @@ from tetrad.frontend.further_models import (
     FurtherModel,
     FurtherModels,
     LoraModules,
+    MediaLoras,
     ReasoningParser,
     SamplingDefaults,
     Targets,
     TemplateVariables,
     ToolParser,
     check_names_differ,
+    media_loras,
     names_of,
 )
 from tetrad.frontend.media.settings import MediaSettings
@@ -88,15 +90,21 @@ class FrontendSettings(MediaSettings):
     further_models: FurtherModels = Field(
         (),
         description="Further models behind the same address, a JSON list: an object for each, with served_model_names, "
-        "tokenizer_targets and engine_targets; engine_admin_targets, model, lora_modules, lora_resolver_dir, tool_call_parser, "
-        "reasoning_parser, use_generation_config, override_generation_config and default_chat_template_kwargs may follow. A "
-        "request goes to the model that it names, and to the first one if it names none. Empty: one model.",
+        "tokenizer_targets and engine_targets; engine_admin_targets, model, lora_modules, default_mm_loras, lora_resolver_dir, "
+        "tool_call_parser, reasoning_parser, use_generation_config, override_generation_config and "
+        "default_chat_template_kwargs may follow. A request goes to the model that it names, and to the first one if it names "
+        "none. Empty: one model.",
     )
 
     lora_modules: LoraModules = Field(
         (),
         description="LoRA adapters that clients may name as model, as NAME=PATH, separated by commas or given repeatedly. They "
         "are loaded at start; needs --enable-lora.",
+    )
+    default_mm_loras: MediaLoras = Field(
+        "",
+        description='LoRA adapters of requests that name none, by the media of their prompts, a JSON object: {"audio": PATH}. '
+        "Each is named like its modality. A prompt with media of two of them has neither. Empty: none.",
     )
     lora_resolver_dir: str = Field(
         "",
@@ -316,13 +324,23 @@ class FrontendSettings(MediaSettings):
         return self
 
     @model_validator(mode="after")
+    def _check_adapter_names(self) -> Self:
+        names = [module.partition("=")[0] for module in self.lora_modules]
+        if twice := media_loras(self.default_mm_loras).keys() & {*names, *self.names}:
+            raise ValueError(
+                f"default-mm-loras names an adapter {min(twice)!r}, which is the name of another one or of the model"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_model_names(self) -> Self:
         if not self.further_models:
             return self
         if not self.names:
             raise ValueError("further-models needs served-model-names: requests name the first model, too")
-        models = [(self.names, self.lora_modules), *((m.served_model_names, m.lora_modules) for m in self.further_models)]
-        check_names_differ(names_of(*model) for model in models)
+        first = (self.names, self.lora_modules, self.default_mm_loras)
+        others = ((each.served_model_names, each.lora_modules, each.default_mm_loras) for each in self.further_models)
+        check_names_differ(names_of(*model) for model in (first, *others))
         return self
 
     @property

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_settings import NoDecode
 
+from tetrad.frontend.media.items import MODALITIES
 from tetrad.frontend.net.discovery import check_target
 from tetrad.frontend.parsing.registry import REASONING_FORMATS, TOOL_FORMATS, Format, choose_format
 from tetrad.frontend.request.sampling_defaults import read_override
@@ -37,6 +38,32 @@ def _checked_modules(modules: tuple[str, ...]) -> tuple[str, ...]:
         if not name or not path:
             raise ValueError(f"must be NAME=PATH, got {module[:80]!r}")
     return modules
+
+
+def media_loras(text: str) -> dict[str, str]:
+    """Return the path of the adapter of each modality; ValueError for another form than those of `--default-mm-loras`."""
+    try:
+        given = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        given = None
+    if not isinstance(given, dict):
+        raise ValueError('must be a JSON object such as {"audio": "/adapters/audio"}')  # noqa: TRY004 - pydantic takes no TypeError
+    for modality, path in given.items():
+        if modality not in MODALITIES:
+            raise ValueError(f"has the modality {modality[:64]!r}; there are {', '.join(MODALITIES)}")
+        if not isinstance(path, str) or not path:
+            raise ValueError(f"must have the path of an adapter for {modality}, got {path!r:.64}")
+    return given
+
+
+def _checked_media_loras(text: str) -> str:
+    media_loras(text)
+    return text
+
+
+def modules_of(lora_modules: Sequence[str], default_mm_loras: str) -> tuple[str, ...]:
+    """Return all adapters of a model's settings, as NAME=PATH: those of modalities have their names."""
+    return (*lora_modules, *(f"{modality}={path}" for modality, path in media_loras(default_mm_loras).items()))
 
 
 def _checked_defaults(override: str) -> str:
@@ -73,6 +100,8 @@ Targets = Annotated[Names, AfterValidator(_checked_targets)]
 """Addresses of services."""
 LoraModules = Annotated[Names, AfterValidator(_checked_modules)]
 """LoRA adapters, as NAME=PATH."""
+MediaLoras = Annotated[str, AfterValidator(_checked_media_loras)]
+"""LoRA adapters by modality, a JSON object as text."""
 ToolParser = Annotated[str, AfterValidator(functools.partial(_checked_format, TOOL_FORMATS))]
 """Name of a format of tool calls."""
 ReasoningParser = Annotated[str, AfterValidator(functools.partial(_checked_format, REASONING_FORMATS))]
@@ -95,6 +124,7 @@ class FurtherModel(BaseModel):
     engine_admin_targets: Targets = Field((), description="Addresses of the engine cores' admin ports, in the same order.")
     model: str = Field("", description="What the names stand for, in /v1/models. Empty: as the tokenizer reports it.")
     lora_modules: LoraModules = Field((), description="LoRA adapters, as NAME=PATH.")
+    default_mm_loras: MediaLoras = Field("", description="JSON object of LoRA adapters by modality. Empty: none.")
     lora_resolver_dir: str = Field("", description="Directory whose LoRA adapters are loaded on first use. Empty: none.")
     tool_call_parser: ToolParser = Field("auto", description="Format of tool calls.")
     reasoning_parser: ReasoningParser = Field("auto", description="Format of the reasoning.")
@@ -129,6 +159,7 @@ def check_names_differ(models: Iterable[Sequence[str]]) -> None:
         seen.update(names)
 
 
-def names_of(served_model_names: Sequence[str], lora_modules: Sequence[str]) -> list[str]:
+def names_of(served_model_names: Sequence[str], lora_modules: Sequence[str], default_mm_loras: str) -> list[str]:
     """Return the names of a model and of its adapters."""
-    return [*served_model_names, *(module.partition("=")[0] for module in lora_modules)]
+    modules = modules_of(lora_modules, default_mm_loras)
+    return [*served_model_names, *(module.partition("=")[0] for module in modules)]

@@ -12,6 +12,7 @@ from tetrad.frontend.api.grpc.call_limits import CallLimits
 from tetrad.frontend.api.grpc.servicer import public_services
 from tetrad.frontend.api.grpc.slow_calls import EndSlowCalls
 from tetrad.frontend.api.http.app import create_app
+from tetrad.frontend.api.http.responses.sqlite_store import check_store
 from tetrad.frontend.api.http.server.open_files import raise_open_files_limit
 from tetrad.frontend.api.http.server.server import HttpServer
 from tetrad.frontend.api.http.server.timed_connection import ConnectionLimits
@@ -46,9 +47,11 @@ async def serve(
 
     Raises:
         Unavailable: an address is in use, or the required services are not ready in time.
-        NotFound, InvalidRequest: API keys that cannot be used.
+        NotFound, InvalidRequest: API keys, or a store of responses, that cannot be used.
     """
     guard = Guard(settings)
+    if settings.http_fd is None:  # otherwise the stack has checked it, and a restart may outlive a fault of the disk
+        await asyncio.to_thread(check_store, settings.responses_store)
     async with ModelDirectory.of(settings) as models:
         with shown(models.metrics):
             await _serve_models(models, settings, guard, _Ends(shutdown, retire or asyncio.Event()), on_ready)

@@ -16,6 +16,7 @@ import pytest
 import structlog
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
 from httpx._transports import default as httpx_transport
+from httpx2._transports import default as httpx2_transport
 
 from tetrad.services.hub.model_files import DEFAULT_MODEL, resolve_model
 
@@ -49,7 +50,7 @@ socketserver.BaseServer.serve_forever.__defaults__ = (0.02,)
 
 
 def _once(create: Callable[..., ssl.SSLContext]) -> Callable[..., ssl.SSLContext]:
-    """Return httpx's maker of TLS contexts, which keeps that of clients without certificates of their own.
+    """Return httpx's or httpx2's maker of TLS contexts, which keeps that of clients without certificates of their own.
 
     It reads the authorities of the whole world, which takes 20 ms: for each client, and thus for each call of `httpx.get`.
     """
@@ -64,6 +65,7 @@ def _once(create: Callable[..., ssl.SSLContext]) -> Callable[..., ssl.SSLContext
 
 
 httpx_transport.create_ssl_context = _once(httpx_transport.create_ssl_context)
+httpx2_transport.create_ssl_context = _once(httpx2_transport.create_ssl_context)  # that of OpenAI's and Anthropic's clients
 
 # An example may take longer than Hypothesis's 200 ms there, and so may making examples. They are the same ones in each run;
 # `make fuzz` tries others.

@@ -141,6 +141,15 @@ _PINPOINTS = [[28, 56], [56, 28], [56, 56], [84, 28]]
 _SOFT = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"}
 
 KINDS: Mapping[str, VisionKind] = {
+    "llama4": VisionKind(
+        "llama4",
+        ("<|image|>", "<|image_start|>", "<|image_end|>", "<|patch|>", "<|tile_x_separator|>", "<|tile_y_separator|>"),
+        "<|patch|>",
+        "<|image|>",
+        "Llama4ImageProcessor",
+        _HALF | {"size": {"height": 28, "width": 28}, "max_patches": 4},
+        processor_config={"processor_class": "Llama4Processor", "patch_size": 7, "pixel_shuffle_ratio": 0.5},
+    ),
     "llava": VisionKind(
         "llava",
         ("<image>",),

@@ -21,6 +21,8 @@ from PIL import Image
 from transformers.models.smolvlm import processing_smolvlm
 from transformers.processing_utils import ProcessorMixin
 
+from tests.llama4_images import llama4_image_processor
+
 Messages = Sequence[Mapping[str, Any]]
 
 
@@ -86,6 +88,8 @@ class VisionReference:
     def embeddings(self, prepared: Prepared) -> torch.Tensor:
         """Return the embeddings of all images in the order of the prompt's placeholders, [N, hidden] float32."""
         features = self.model.get_image_features(**prepared.tensors)
+        if features.pooler_output is None:  # Llama 4 projects them in its `forward`
+            return _rows(self.model.multi_modal_projector(features.last_hidden_state))
         return _rows(features.pooler_output)
 
     @torch.no_grad()
@@ -118,10 +122,15 @@ def load_processor(directory: Path) -> ProcessorMixin:
     processor = _processor_class(values.pop("processor_class"))
     images = json.loads((directory / "preprocessor_config.json").read_text())
     parts: dict[str, Any] = dict.fromkeys(processor.get_attributes())
-    parts["image_processor"] = getattr(transformers, f"{images.pop('image_processor_type')}Pil")(**images)
+    parts["image_processor"] = _image_processor(images.pop("image_processor_type"))(**images)
     parts["tokenizer"] = transformers.AutoTokenizer.from_pretrained(directory)
     with patch.object(ProcessorMixin, "check_argument_for_proper_class"), patch.object(processing_smolvlm, "num2words", str):
         return processor(**parts, **values)
+
+
+def _image_processor(name: str) -> Any:
+    """Return the class of an image processor on Pillow; that of Llama 4, which transformers has with torchvision alone."""
+    return llama4_image_processor() if name == "Llama4ImageProcessor" else getattr(transformers, f"{name}Pil")
 
 
 def _processor_class(name: str) -> type[ProcessorMixin]:

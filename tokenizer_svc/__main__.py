@@ -5,6 +5,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NoReturn
 
+from tetrad.services.timers.garbage import collect_rarely
+
+collect_rarely()  # before all other imports
+
 from tetrad.services.process import run_service
 from tetrad.services.settings import load_settings
 from tetrad.tokenizer_svc.api.trace_points import trace_points

@@ -30,7 +30,8 @@ the end of this page. `tests/tetrad/library/vllm_scripts` has a program for each
 of the Hugging Face hub, and run with any other, such as `smollm2-135m-instruct`.
 
 Images are in `multi_modal_data` as PIL images, arrays `[height, width, channels]` of uint8, or the bytes of files; a list has
-several. `multi_modal_uuids` may name them, and an item that is `None` with a name is one that was seen. Messages have them as
+several. Torch tensors are embeddings, with `enable_mm_embeds` ([requests.md](requests.md#embeddings-of-images-and-audio)).
+`multi_modal_uuids` may name them, and an item that is `None` with a name is one that was seen. Messages have them as
 `image_url` (`data:`, `file:` under `allowed_local_media_path`, `http:` and `https:` from `allowed_media_domains`) or as
 `image_pil`. Pillow is needed only where a program makes PIL images. Audio is an array of samples, with its rate or at the
 model's, a list of floats, or a file; messages have it as `input_audio` or `audio_url`.

@@ -3,6 +3,10 @@
 import functools
 import sys
 
+from tetrad.services.timers.garbage import collect_rarely
+
+collect_rarely()  # before all other imports
+
 from tetrad.services.process import run_service
 from tetrad.services.settings import load_settings
 from tetrad.worker_svc.api.trace_points import trace_points

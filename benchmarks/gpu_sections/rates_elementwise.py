@@ -15,16 +15,16 @@ from tetrad.worker_svc.kernels.rotate_and_cache import rotate_and_cache
 _BF16 = torch.bfloat16
 _COPIES = 8
 Made = tuple[Callable[[], object], int]
-"""A work, and the number of bytes that it reads and writes."""
+"""A function that runs a kernel, and the number of bytes that the kernel reads and writes."""
 
 
 def run(bench: Bench, floors: Floors, findings: Findings) -> None:
-    """Add the table."""
+    """Add a table of the kernels' times and shares of the bandwidth to the findings."""
     rows = []
     for num_tokens in bench.pick([1, 128, 8192], [2]):
         for name, make in (("add_rms_norm", _norm), ("silu_mul", _gated), ("rotate_and_cache", _rotation)):
             made = [make(bench, num_tokens) for _ in range(_COPIES)]
-            seconds, num_bytes = bench.seconds([work for work, _ in made]), made[0][1]
+            seconds, num_bytes = bench.seconds([kernel for kernel, _ in made]), made[0][1]
             share = floors.bytes_s(num_bytes) / seconds
             rows.append([name, str(num_tokens), f"{seconds * 1e6:.1f} us", f"{share:.2f}"])
     findings.text(f"Other kernels of a layer, bf16; {_COPIES} copies of all tensors take turns.")

@@ -51,7 +51,7 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
     ) -> pb.EngineCoreAdminServiceGetInfoResponse:
         """Return the facts of the engine core."""
         engine, info = self._require()
-        return pb.EngineCoreAdminServiceGetInfoResponse(info=with_weights(info, engine.workers.weights))
+        return pb.EngineCoreAdminServiceGetInfoResponse(info=with_weights(info, engine.weight_updates))
 
     async def GetLoad(self, request: pb.GetLoadRequest, context: grpc.aio.ServicerContext) -> pb.GetLoadResponse:
         """Return the present load."""

@@ -1,6 +1,6 @@
 """Weights wire: decodes the commands of an update of the weights, and encodes which weights serve."""
 
-from tetrad.engine_core_svc.worker.group import Weights
+from tetrad.engine_core_svc.engine.weight_updates import WeightUpdates
 from tetrad.services.errors import InvalidRequest, Unsupported
 from tetrad.services.models.model_directory import parse_json_object
 from tetrad.v1 import engine_core_pb2 as pb
@@ -30,8 +30,11 @@ def decode_update_path(update_info_json: str) -> str:
     return path
 
 
-def with_weights(info: pb.EngineInfo, weights: Weights) -> pb.EngineInfo:
-    """Return the facts of an engine core with its present weights."""
-    described = pb.EngineInfo(weight_version=weights.version, weights_path=weights.path)
+def with_weights(info: pb.EngineInfo, updates: WeightUpdates) -> pb.EngineInfo:
+    """Return the facts of an engine core with its present weights, and those that the next update would apply."""
+    present = updates.present
+    described = pb.EngineInfo(
+        weight_version=present.version, weights_path=present.path, checked_weights_path=updates.checked_path
+    )
     described.MergeFrom(info)
     return described

@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.core.draft_metrics import DraftMetrics
-from tetrad.engine_core_svc.core.kv_transfer_wire import encode_hand_over
 from tetrad.engine_core_svc.core.media import Modality
 from tetrad.engine_core_svc.core.plan import (
     EngineCoreOutput,
@@ -16,6 +15,7 @@ from tetrad.engine_core_svc.core.plan import (
     Logprobs,
 )
 from tetrad.engine_core_svc.core.speculative_config import read_speculative_config
+from tetrad.engine_core_svc.core.wire import encode_hand_over
 from tetrad.engine_core_svc.scheduler.stats import SchedulerStats
 from tetrad.engine_core_svc.sessions.outbox import Message, Notice, Rejection, StepOutputs
 from tetrad.engine_core_svc.worker.group import WorkerFacts

@@ -33,16 +33,15 @@ class DraftMetrics:
             self.per_step.append((num_accepted, num_drafts))
 
 
-MakeMetrics = Callable[[], DraftMetrics | None]
-"""Returns the metrics of a new request; None: it has none."""
+MakeMetrics = Callable[[], DraftMetrics]
+"""Returns the metrics of a new request."""
 
 
-def metrics_of_level(level: Level, max_tokens: int) -> MakeMetrics:
-    """Return what makes the metrics of new requests; `max_tokens`: most drafts of a request in a step."""
+def metrics_of_level(level: Level, max_tokens: int) -> MakeMetrics | None:
+    """Return a function that makes the metrics of each new request; None: requests have none.
+
+    `max_tokens`: maximum number of drafts of a request in a step.
+    """
     if level == "none":
-        return no_metrics
+        return None
     return lambda: DraftMetrics([0] * (max_tokens + 1), per_step=[] if level == "detailed" else None)
-
-
-def no_metrics() -> None:
-    """Return None: single requests are not measured."""

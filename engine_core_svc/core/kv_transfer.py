@@ -100,10 +100,3 @@ class TransferOrders:
     receives: Sequence[KvReceive] = ()
     leases: Sequence[KvLease] = ()
     cancelled: Sequence[int] = ()
-
-    def __bool__(self) -> bool:
-        """Whether there is any."""
-        return bool(self.receives or self.leases or self.cancelled)
-
-
-NO_ORDERS = TransferOrders()

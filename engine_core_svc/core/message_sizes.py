@@ -2,7 +2,7 @@
 
 A message above max_message_bytes ends the Execute stream, and every request starts over. Sizes are measured once, at
 admission, which refuses a request that fits no message; the scheduler divides requests that do not fit together over several
-steps (scheduler/message_budget.py). Knows bytes; knows no messages.
+steps (scheduler/budget.py). Knows bytes; knows no messages.
 """
 
 from dataclasses import dataclass, field

@@ -1,6 +1,6 @@
 """WorkerPayload: the part of a request that the worker needs and the engine core only passes on.
 
-Immutable. Wire modules decode and encode the parameters (params_wire.py); scheduler and KV cache see them as one opaque value.
+Immutable. Wire modules decode and encode the parameters (wire.py); scheduler and KV cache see them as one opaque value.
 """
 
 from collections.abc import Sequence

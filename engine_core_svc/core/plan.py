@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from tetrad.engine_core_svc.core.adapter import Adapter
-from tetrad.engine_core_svc.core.kv_transfer import NO_ORDERS, TransferOrders
+from tetrad.engine_core_svc.core.kv_transfer import TransferOrders
 from tetrad.engine_core_svc.core.payload import WorkerPayload
 from tetrad.engine_core_svc.core.request import NO_LOGPROBS, LogprobWidths, Request, RequestStatus
 from tetrad.services.errors import TetradError
@@ -106,7 +106,7 @@ class SchedulerOutput:
     total_num_scheduled_tokens: int = 0
     grammar_masks: GrammarMasks | None = None
     swaps: Swaps = field(default_factory=Swaps)
-    transfers: TransferOrders = NO_ORDERS
+    transfers: TransferOrders | None = None
     """Transfers of blocks between engine cores that begin with this plan."""
     freed_encoder_hashes: Sequence[str] = ()
     """Identifiers of the entries that the worker drops from its encoder cache before the step."""

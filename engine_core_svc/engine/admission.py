@@ -10,9 +10,9 @@ from typing import Literal
 
 from tetrad.engine_core_svc.core.kv_transfer import NO_TRANSFER
 from tetrad.engine_core_svc.core.message_sizes import DEFAULT_LIMITS, MessageLimits, MessageSizes
-from tetrad.engine_core_svc.core.params_wire import sampling_of
 from tetrad.engine_core_svc.core.payload import WorkerPayload
 from tetrad.engine_core_svc.core.request import ALONE, NO_LOGPROBS, LogprobWidths, Purpose, Request, RequestStatus
+from tetrad.engine_core_svc.core.wire import sampling_of
 from tetrad.engine_core_svc.engine.media_check import NO_MEDIA, MediaCheck
 from tetrad.engine_core_svc.engine.sampling_wire import check_sampling, check_score_rows, logprob_widths, message_sizes
 from tetrad.engine_core_svc.engine.submission_wire import Submission

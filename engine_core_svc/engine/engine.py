@@ -13,14 +13,13 @@ from tetrad.engine_core_svc.core.plan import EngineCoreOutput, ModelRunnerOutput
 from tetrad.engine_core_svc.core.request import Request, RequestStatus
 from tetrad.engine_core_svc.engine.adapter_loading import AdapterLoading, LoraOrders, NoLoraOrders
 from tetrad.engine_core_svc.engine.admission import Admission
+from tetrad.engine_core_svc.engine.arrivals import Arrivals
 from tetrad.engine_core_svc.engine.condition import Condition
 from tetrad.engine_core_svc.engine.crash_isolation import CrashIsolation
-from tetrad.engine_core_svc.engine.deadlines import Deadlines
 from tetrad.engine_core_svc.engine.guard import Guard
-from tetrad.engine_core_svc.engine.observers import Observers
 from tetrad.engine_core_svc.engine.orders import Orders
 from tetrad.engine_core_svc.engine.plan_timing import PlanTiming
-from tetrad.engine_core_svc.engine.publisher import Publisher
+from tetrad.engine_core_svc.engine.publisher import Observers, Publisher
 from tetrad.engine_core_svc.engine.queue_limits import QueueLimits
 from tetrad.engine_core_svc.engine.recovery import Recovery
 from tetrad.engine_core_svc.engine.sleep import Sleeper
@@ -32,15 +31,12 @@ from tetrad.engine_core_svc.observability.metrics import EngineMetrics
 from tetrad.engine_core_svc.observability.request_spans import RequestSpans
 from tetrad.engine_core_svc.scheduler.adapters import Adapters
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
-from tetrad.engine_core_svc.sessions.outbox import Notice, Rejection
+from tetrad.engine_core_svc.sessions.outbox import Notice
 from tetrad.engine_core_svc.sessions.sessions import Session, Sessions
 from tetrad.engine_core_svc.structured_output.compiler import GrammarCompiler
-from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
-from tetrad.engine_core_svc.structured_output.preparations import Preparations
 from tetrad.engine_core_svc.worker.group import Loss, PlanStream, WorkerGroup
-from tetrad.services.errors import DeadlineExceeded, PoisonousRequest, TetradError, Unavailable
+from tetrad.services.errors import PoisonousRequest
 from tetrad.services.log import get_logger
-from tetrad.services.request_context import NO_CONTEXT, RequestContext
 
 log = get_logger()
 
@@ -86,7 +82,7 @@ class Engine:
         self.workers = workers
         self.sleeper = Sleeper(workers, self.sessions, self.condition)
         self.worker_since_s: float | None = None  # monotonic seconds; None: there is no worker
-        self._admission, self._spans = admission, spans
+        self._spans = spans
         self._queue_limits = queue_limits
         self._suspects = CrashIsolation(scheduler, tokens_to_clear=tokens_to_clear)
         self._changed = asyncio.Event()
@@ -108,25 +104,35 @@ class Engine:
             give_up=self._guard.wrap(self._publisher.fail_all),
         )
         self._stall_watch = StallWatch(scheduler, self.sessions, self.condition, timeout_s=stall_timeout_s)
-        self._deadlines = Deadlines(self._guard.wrap(self._expire))
-        self._preparations = Preparations(
-            compiler, self._guard.wrap(self._grammar_ready), self._guard.wrap(self._grammar_failed)
+        self.arrivals = Arrivals(
+            scheduler,
+            self.sessions,
+            self._publisher,
+            metrics,
+            admission,
+            queue_limits,
+            compiler,
+            self._guard,
+            check_running=self._check_running,
+            on_change=self._wake,
         )
         scheduler.grammars.on_change = self._changed.set
-        self.loras: LoraOrders = NoLoraOrders()
-        if isinstance(scheduler.adapters, Adapters):
-            self.loras = AdapterLoading(
-                scheduler.adapters,
-                workers,
-                fail=lambda requests, error: self._publisher.fail([request.key for request in requests], error),
-                on_change=self._wake,
-                watch=self._guard.watch,
-            )
+        self.loras = self._make_loras()
         self._metrics = metrics
         self._schedule = metrics.timed(metrics.schedule_seconds, self._plan)
         self._update = metrics.timed(metrics.update_seconds, self._apply)
         metrics.watch(self)
-        self._draining = False
+
+    def _make_loras(self) -> LoraOrders:
+        if not isinstance(self.scheduler.adapters, Adapters):
+            return NoLoraOrders()
+        return AdapterLoading(
+            self.scheduler.adapters,
+            self.workers,
+            fail=lambda requests, error: self._publisher.fail([request.key for request in requests], error),
+            on_change=self._wake,
+            watch=self._guard.watch,
+        )
 
     # --- the step loop ----------------------------------------------------------------------------------------------
 
@@ -247,8 +253,7 @@ class Engine:
 
     def open_session(self, client_id: str) -> Session:
         """Open and return a session for a frontend. Raises Unavailable while draining."""
-        if self._draining:
-            raise Unavailable("The engine core is draining.", reason="DRAINING")
+        self.arrivals.check_open()
         log.info("session.opened", client_id=client_id)
         session = self.sessions.open(client_id)
         self.sleeper.notify(session)
@@ -263,65 +268,14 @@ class Engine:
         self._publisher.end(keys, RequestStatus.FINISHED_ABORTED)
         log.info("session.closed", client_id=session.client_id, aborted=len(keys))
 
-    def add_request(self, session: Session, submission: Submission) -> None:
-        """Queue a request, or send the session a rejection. After the session's end, ignore it: nobody waits for it."""
-        if session not in self.sessions:
-            return
-        try:
-            session.check_free(submission.request_id, submission.handle)
-            self._check_open(submission, session)
-            request = self._admission.accept(submission, session.key)
-            self.scheduler.media.check(request, submission.encoder_inputs)
-            if submission.lora is not None:
-                request.adapter = self.scheduler.adapters.resolve(submission.lora, resumed=submission.resumed)
-        except TetradError as error:
-            self.reject(session, submission.request_id, error, submission.context)
-            return
-        self.sessions.add(request)
-        self._deadlines.watch(request.key, submission.timeout_s)
-        self.scheduler.add_request(request, submission.encoder_inputs)
-        if submission.constraint is not None:
-            self._preparations.start(request, submission.constraint)
-        self._wake()
-
-    def _check_open(self, submission: Submission, session: Session) -> None:
-        if self._draining:
-            raise Unavailable("The engine core is draining.", reason="DRAINING")
+    def _check_running(self, submission: Submission) -> None:
+        """Raise Unavailable if a new worker is overdue, or a request that is not resumed would wait for the end of a sleep."""
         self._recovery.check_not_overdue()
-        if not submission.resumed:  # else it was admitted before
+        if not submission.resumed:
             self.sleeper.check_awake()
-            states, call = self.scheduler.states, (session.key, submission.call_number)
-            self._queue_limits.check(
-                num_reqs=states.num_waiting,
-                num_of_call=states.calls.num_waiting(call) if submission.call_number else 0,
-                num_tokens=states.num_waiting_tokens,
-                new_tokens=len(submission.prompt_token_ids),
-            )
-
-    def _grammar_ready(self, request: Request, state: GrammarState) -> None:
-        self.scheduler.grammar_ready(request, state)
-        self._changed.set()
-
-    def _grammar_failed(self, request: Request, error: TetradError) -> None:
-        """End a request that was never scheduled: its session gets a rejection, as for any other bad input."""
-        session = self.sessions.of(request)
-        self._publisher.end([request.key], RequestStatus.FINISHED_ERROR)
-        if session is not None:
-            self.reject(session, request.request_id, error, request.context)
-
-    def _expire(self, key: int) -> None:
-        self._publisher.fail([key], DeadlineExceeded("The request's deadline has passed."))
 
     def _forget(self, request: Request) -> None:
-        """Release what waits beside the step loop for a request that has ended."""
-        self._deadlines.forget(request.key)
-        self._preparations.stop(request)
-
-    def reject(self, session: Session, request_id: str, error: TetradError, context: RequestContext = NO_CONTEXT) -> None:
-        """Tell a session that its request was rejected."""
-        log.info("request.rejected", **context.log_fields(request_id), reason=error.reason, error=error.message)
-        self._metrics.rejected.labels(error.reason).inc()
-        session.outbox.put(Rejection(request_id, error))
+        self.arrivals.forget(request)
 
     def abort_requests(self, session: Session, request_ids: Iterable[str]) -> None:
         """End requests of a session without an answer; unknown and finished ids are ignored."""
@@ -360,7 +314,7 @@ class Engine:
 
         Sessions end without an error: their frontends resume unfinished requests on another engine core.
         """
-        self._draining = True
+        self.arrivals.drain()
         self.sessions.broadcast(Notice("DRAINING", "The engine core is draining; no new requests are taken."))
         changed = self.observers.observe()
         try:
@@ -384,7 +338,7 @@ class Engine:
         self._plan_timing.rest()
         self._recovery.close()
         self._stall_watch.close()
-        await self._preparations.close()
+        await self.arrivals.close()
         await self.loras.close()
         self.scheduler.grammars.close()
 

@@ -1,11 +1,14 @@
-"""Publisher: sends outputs to the sessions, and ends requests with an output, with an error or without an answer."""
+"""Publisher: sends outputs to the sessions, and ends requests with an output, with an error or without an answer.
 
+Observers are events that report every change of the engine's state. Used on the event loop only.
+"""
+
+import asyncio
 import time
 from collections.abc import Callable, Iterable
 
 from tetrad.engine_core_svc.core.plan import FINISH_REASONS, EngineCoreOutput, FinishReason
 from tetrad.engine_core_svc.core.request import Request, RequestStatus
-from tetrad.engine_core_svc.engine.observers import Observers
 from tetrad.engine_core_svc.observability.metrics import EngineMetrics
 from tetrad.engine_core_svc.observability.request_spans import RequestSpans
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
@@ -15,6 +18,28 @@ from tetrad.services.errors import TetradError
 from tetrad.services.log import get_logger
 
 log = get_logger()
+
+
+class Observers:
+    """The events of all observers."""
+
+    def __init__(self) -> None:
+        self._events: set[asyncio.Event] = set()
+
+    def observe(self) -> asyncio.Event:
+        """Return an event that is set after every change; the caller clears it, and gives it back to `unobserve`."""
+        event = asyncio.Event()
+        self._events.add(event)
+        return event
+
+    def unobserve(self, event: asyncio.Event) -> None:
+        """Stop setting an event."""
+        self._events.discard(event)
+
+    def notify(self) -> None:
+        """Set the events of all observers: the engine's state has changed."""
+        for event in self._events:
+            event.set()
 
 
 class Publisher:

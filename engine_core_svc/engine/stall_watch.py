@@ -9,7 +9,7 @@ from tetrad.engine_core_svc.engine.condition import Condition
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.sessions.outbox import Notice
 from tetrad.engine_core_svc.sessions.sessions import Session, Sessions
-from tetrad.engine_core_svc.worker.watchdog import Watchdog
+from tetrad.services.timers.running_time import Watchdog
 
 
 class StallWatch:

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 
 from tetrad.engine_core_svc.core.adapter import LoraRef
 from tetrad.engine_core_svc.core.kv_transfer import NO_TRANSFER, KvTransfer
-from tetrad.engine_core_svc.core.kv_transfer_wire import decode_transfer
 from tetrad.engine_core_svc.core.media import NO_INPUTS, EncoderInput, MediaSpan
 from tetrad.engine_core_svc.core.media_wire import decode_span
-from tetrad.engine_core_svc.core.params_wire import PoolingMessage, SamplingMessage
 from tetrad.engine_core_svc.core.payload import WorkerPayload
 from tetrad.engine_core_svc.core.request import RepetitionRule, StopRules
+from tetrad.engine_core_svc.core.wire import PoolingMessage, SamplingMessage, decode_transfer
 from tetrad.engine_core_svc.engine.adapters_wire import decode_lora, decode_prompt_embeds
 from tetrad.engine_core_svc.structured_output.constraint import Constraint, Language, refusal
 from tetrad.services.errors import InvalidRequest, Unsupported

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from tetrad.engine_core_svc.engine.orders import Orders
 from tetrad.engine_core_svc.observability.metrics import EngineMetrics
 from tetrad.engine_core_svc.sessions.sessions import Sessions
-from tetrad.engine_core_svc.worker.group import NewWeights, PlanStream, WorkerGroup
+from tetrad.engine_core_svc.worker.group import NewWeights, PlanStream, Weights, WorkerGroup
 from tetrad.services.errors import AlreadyExists, FailedPrecondition, TetradError, Unavailable
 from tetrad.services.log import get_logger
 
@@ -51,6 +51,16 @@ class WeightUpdates:
         self._num_begun = 0
         self._checked: NewWeights | None = None
         self._ordered: _Ordered | None = None
+
+    @property
+    def present(self) -> Weights:
+        """The weights that serve."""
+        return self._workers.weights
+
+    @property
+    def checked_path(self) -> str:
+        """The path that `finish` would apply; empty: there is none."""
+        return "" if self._checked is None else self._checked.path
 
     # --- commands ---------------------------------------------------------------------------------------------------
 

@@ -6,12 +6,38 @@ vLLM's BlockPool: a hash is evicted when its block is allocated again, not when 
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
-from tetrad.engine_core_svc.kv_cache.block_samples import BlockWatch, NoBlockWatch
 from tetrad.engine_core_svc.kv_cache.connector import KVConnector
 
 NULL_BLOCK = 0
 """Id of a block that is never allocated, freed or cached; it fills holes in block tables."""
+
+
+class BlockWatch(Protocol):
+    """Takes note of blocks."""
+
+    def note_allocated(self, blocks: Sequence[int]) -> None:
+        """Note that blocks are allocated, which ends what was in them."""
+
+    def note_touched(self, blocks: Iterable[int]) -> None:
+        """Note that a request uses the contents of blocks."""
+
+    def forget_all(self) -> None:
+        """Forget all blocks: the prefix cache is emptied."""
+
+
+class NoBlockWatch:
+    """Takes no note."""
+
+    def note_allocated(self, blocks: Sequence[int]) -> None:
+        """Do nothing."""
+
+    def note_touched(self, blocks: Iterable[int]) -> None:
+        """Do nothing."""
+
+    def forget_all(self) -> None:
+        """Do nothing."""
 
 
 class FreeBlockQueue:

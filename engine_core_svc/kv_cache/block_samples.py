@@ -10,36 +10,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Protocol
 
 _MAX_ACCESSES = 4
 """Accesses that are remembered of a block, the last ones."""
-
-
-class BlockWatch(Protocol):
-    """Takes note of blocks."""
-
-    def note_allocated(self, blocks: Sequence[int]) -> None:
-        """Note that blocks are allocated, which ends what was in them."""
-
-    def note_touched(self, blocks: Iterable[int]) -> None:
-        """Note that a request uses the contents of blocks."""
-
-    def forget_all(self) -> None:
-        """Forget all blocks: the prefix cache is emptied."""
-
-
-class NoBlockWatch:
-    """Takes no note."""
-
-    def note_allocated(self, blocks: Sequence[int]) -> None:
-        """Do nothing."""
-
-    def note_touched(self, blocks: Iterable[int]) -> None:
-        """Do nothing."""
-
-    def forget_all(self) -> None:
-        """Do nothing."""
 
 
 @dataclass(slots=True)

@@ -1,8 +1,8 @@
 """Coordinator: manages the block tables of all KV groups of a request together.
 
-Chosen at construction, as in vLLM: UnitaryCoordinator for one group that keeps all its blocks, HybridCoordinator for several
-groups, for a sliding window or for states. Called by the cache manager, which knows statistics, events and pending writes; a
-coordinator knows the pool, groups and tables.
+Chosen at construction, as in vLLM: UnitaryCoordinator for one group that keeps all its blocks, as in most models,
+HybridCoordinator for several groups, for a sliding window or for states. Called by the cache manager, which knows statistics,
+events and pending writes; a coordinator knows the pool, groups and tables.
 """
 
 from collections.abc import Sequence
@@ -10,10 +10,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tetrad.engine_core_svc.core.request import Request
-from tetrad.engine_core_svc.kv_cache.block_pool import NULL_BLOCK
+from tetrad.engine_core_svc.kv_cache.block_pool import NULL_BLOCK, BlockPool
+from tetrad.engine_core_svc.kv_cache.connector import KVConnector
 
 NewBlocks = Sequence[Sequence[int]]
 """The blocks that were appended to each group's table."""
+
+
+_NO_BLOCKS: NewBlocks = ((),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +87,67 @@ class Coordinator(Protocol):
 
     def blocks_of(self, request: Request) -> Sequence[int]:
         """Return the blocks that a request holds, in the order of its tables."""
+
+
+class UnitaryCoordinator:
+    """Coordinator of one group that keeps all blocks of a sequence; see Coordinator.
+
+    A prefix consists of consecutive cached blocks from the first one on, so every shorter run is a prefix, too.
+
+    Args:
+        pool: allocates the blocks.
+        connector: restores the contents that it has.
+        block_size: tokens per block.
+    """
+
+    num_groups = 1
+    num_passed = 0
+
+    def __init__(self, pool: BlockPool, connector: KVConnector, block_size: int) -> None:
+        self._pool, self._connector, self._block_size = pool, connector, block_size
+
+    def find_prefix(self, block_hashes: Sequence[bytes]) -> Prefix:
+        """Return the cached blocks before the first one that is not cached."""
+        table: list[int | None] = []
+        for block_hash in block_hashes:
+            block = self._pool.find(block_hash)
+            if block is None and not self._connector.has(block_hash):
+                break
+            table.append(block)
+        return Prefix(len(table) * self._block_size, [table], block_hashes[: len(table)])
+
+    def blocks_for(self, num_tokens: int, num_computed_tokens: int = 0) -> int:  # noqa: ARG002 - of the protocol
+        """Return the number of blocks of the whole sequence."""
+        return -(-num_tokens // self._block_size)
+
+    def extend(self, request: Request, end: int) -> NewBlocks | None:
+        """Append blocks; see Coordinator. No block is passed."""
+        table = request.block_tables[0]
+        missing = -(-end // self._block_size) - len(table)
+        if missing <= 0:
+            return _NO_BLOCKS
+        if missing > self._pool.num_free:
+            return None
+        added = self._pool.allocate(missing)
+        table.extend(added)
+        return (added,)
+
+    extend_ahead = extend
+
+    def register(self, request: Request, first: int, end: int) -> Sequence[bytes]:
+        """Cache blocks under their hashes."""
+        table, hashes = request.block_tables[0], request.block_hashes[first:end]
+        for block, block_hash in zip(table[first:end], hashes, strict=True):
+            self._pool.cache(block, block_hash)
+        return hashes
+
+    def note_sent(self) -> None:
+        """Do nothing."""
+
+    def keys_of(self, block_hash: bytes) -> Sequence[bytes]:
+        """Return the hash itself as the only key."""
+        return (block_hash,)
+
+    def blocks_of(self, request: Request) -> Sequence[int]:
+        """Return the blocks of the request's only table."""
+        return request.block_tables[0] if request.block_tables else ()

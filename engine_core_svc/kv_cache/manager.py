@@ -13,15 +13,13 @@ from tetrad.engine_core_svc.core.kv_groups import ONE_GROUP, KvGroup
 from tetrad.engine_core_svc.core.plan import SchedulerOutput
 from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.kv_cache.block_load import BlockLoad
-from tetrad.engine_core_svc.kv_cache.block_pool import BlockPool
-from tetrad.engine_core_svc.kv_cache.block_samples import BlockWatch, NoBlockWatch
+from tetrad.engine_core_svc.kv_cache.block_pool import BlockPool, BlockWatch, NoBlockWatch
 from tetrad.engine_core_svc.kv_cache.connector import KVConnector
-from tetrad.engine_core_svc.kv_cache.coordinator import Coordinator, NewBlocks, Prefix
+from tetrad.engine_core_svc.kv_cache.coordinator import Coordinator, NewBlocks, Prefix, UnitaryCoordinator
 from tetrad.engine_core_svc.kv_cache.hybrid_coordinator import HybridCoordinator
 from tetrad.engine_core_svc.kv_cache.no_cache_coordinator import NoCacheCoordinator
 from tetrad.engine_core_svc.kv_cache.pending_writes import PendingWrites
 from tetrad.engine_core_svc.kv_cache.prefix_hash import extend_block_hashes
-from tetrad.engine_core_svc.kv_cache.unitary_coordinator import UnitaryCoordinator
 
 
 @dataclass(slots=True)
@@ -196,7 +194,7 @@ class KVCacheManager:
         self.pool.free(list(reversed(block_ids)))
 
     def reset_prefix_cache(self, besides: Collection[int] = ()) -> bool:
-        """Forget all prefixes; return False, without effect, while any block is in use `besides` these."""
+        """Forget all prefixes. Return False, without effect, while requests use blocks other than `besides`."""
         if self.pool.num_free + len(besides) != self.pool.num_blocks - 1:
             return False
         self.pool.forget_hashes()

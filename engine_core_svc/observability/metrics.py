@@ -13,7 +13,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from tetrad.engine_core_svc.core.plan import FINISH_REASONS, SchedulerOutput, TransferEvents
 from tetrad.engine_core_svc.kv_cache.block_samples import BlockObservers
-from tetrad.engine_core_svc.observability.step_log import NoStepLog, StepLog
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.sessions.sessions import Sessions
 from tetrad.services.observability.histogram import Histogram
@@ -37,6 +36,32 @@ _UPDATE_RESULTS = ("done", "failed")
 _NO_VERSION = "default"
 """What /weight_info says before the first update."""
 _TRANSFER_RESULTS = ("received", "failed", "sent", "expired")
+
+
+class StepLog(Protocol):
+    """Takes note of steps."""
+
+    def note_plan(self, plan: SchedulerOutput) -> None:
+        """Note that a plan is sent."""
+
+    def note_result(self, step_id: int, seconds: float) -> None:
+        """Note that a plan's result has arrived; `seconds`: since the result before it, or since the plan was sent."""
+
+    def forget_steps(self) -> None:
+        """Forget the plans in flight and their requests: the worker is lost."""
+
+
+class NoStepLog:
+    """Writes nothing."""
+
+    def note_plan(self, plan: SchedulerOutput) -> None:
+        """Do nothing."""
+
+    def note_result(self, step_id: int, seconds: float) -> None:
+        """Do nothing."""
+
+    def forget_steps(self) -> None:
+        """Do nothing."""
 
 
 class EngineMetrics:

@@ -5,38 +5,11 @@ compute their prompts.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from tetrad.engine_core_svc.core.plan import SchedulerOutput
 from tetrad.services.log import get_logger
 
 log = get_logger()
-
-
-class StepLog(Protocol):
-    """Takes note of steps."""
-
-    def note_plan(self, plan: SchedulerOutput) -> None:
-        """Note that a plan is sent."""
-
-    def note_result(self, step_id: int, seconds: float) -> None:
-        """Note that a plan's result has arrived; `seconds`: since the result before it, or since the plan was sent."""
-
-    def forget_steps(self) -> None:
-        """Forget the plans in flight and their requests: the worker is lost."""
-
-
-class NoStepLog:
-    """Writes nothing."""
-
-    def note_plan(self, plan: SchedulerOutput) -> None:
-        """Do nothing."""
-
-    def note_result(self, step_id: int, seconds: float) -> None:
-        """Do nothing."""
-
-    def forget_steps(self) -> None:
-        """Do nothing."""
 
 
 @dataclass(slots=True)

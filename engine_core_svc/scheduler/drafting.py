@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tetrad.engine_core_svc.core.draft_metrics import MakeMetrics, no_metrics
+from tetrad.engine_core_svc.core.draft_metrics import DraftMetrics, MakeMetrics
 from tetrad.engine_core_svc.core.plan import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
 from tetrad.engine_core_svc.core.request import Request, RequestStatus
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
@@ -136,7 +136,7 @@ class Drafting:
         requests: all unfinished requests, by key.
         kv_cache: allocates the blocks.
         clock: returns monotonic seconds.
-        make_metrics: makes the counts of each new request.
+        make_metrics: makes the counts of each new request; None: requests have none.
 
     Attributes:
         awaits_result: whether the next plan must wait for the results of earlier plans.
@@ -149,9 +149,9 @@ class Drafting:
         requests: Mapping[int, Request],
         kv_cache: KVCacheManager,
         clock: Callable[[], float] = time.monotonic,
-        make_metrics: MakeMetrics = no_metrics,
+        make_metrics: MakeMetrics | None = None,
     ) -> None:
-        self._make_metrics = make_metrics
+        self._make_metrics: Callable[[], DraftMetrics | None] = make_metrics or (lambda: None)
         self._drafts, self._requests, self._kv_cache, self._clock = drafts, requests, kv_cache, clock
         self._is_on = drafts.max_tokens > 0
         self._drafted: deque[int] = deque()  # keys of requests that may get drafts; ended ones are removed from the front

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
-from tetrad.engine_core_svc.core.draft_metrics import MakeMetrics, no_metrics
+from tetrad.engine_core_svc.core.draft_metrics import MakeMetrics
 from tetrad.engine_core_svc.core.media import NO_INPUTS, EncoderEvents, EncoderInput
 from tetrad.engine_core_svc.core.plan import (
     FINISH_REASONS,
@@ -28,19 +28,17 @@ from tetrad.engine_core_svc.kv_cache.block_pool import NULL_BLOCK
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.media.planning import Media, NoMedia
 from tetrad.engine_core_svc.scheduler.adapters import Adapters, NoAdapters
-from tetrad.engine_core_svc.scheduler.budget import StepBudget
+from tetrad.engine_core_svc.scheduler.budget import ALL_ROWS, MessageBudget, NoStages, Rows, StageFillings, StepBudget
 from tetrad.engine_core_svc.scheduler.call_seats import CallSeats
 from tetrad.engine_core_svc.scheduler.drafting import Drafting, Drafts, NoDrafts
 from tetrad.engine_core_svc.scheduler.fan_out_throttle import FanOutThrottle, NoFanOutThrottle
 from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
-from tetrad.engine_core_svc.scheduler.message_budget import MessageBudget
 from tetrad.engine_core_svc.scheduler.next_tokens import NextTokens
 from tetrad.engine_core_svc.scheduler.policy import ORDERS
 from tetrad.engine_core_svc.scheduler.prefill_throttle import NoThrottle, PrefillThrottle
 from tetrad.engine_core_svc.scheduler.remote_loads import RemoteLoads
 from tetrad.engine_core_svc.scheduler.request_states import RequestStates
 from tetrad.engine_core_svc.scheduler.results import Results
-from tetrad.engine_core_svc.scheduler.stage_filling import ALL_ROWS, NoStages, Rows, StageFillings
 from tetrad.engine_core_svc.scheduler.urgent_arrivals import UrgentArrivals
 from tetrad.engine_core_svc.structured_output.filler import InlineFiller
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
@@ -65,7 +63,7 @@ class Scheduler:
         stages: divides requests among the stages of a pipeline. None: a single stage.
         media: decides which media the worker encodes. None: requests have no media.
         clock: returns monotonic seconds; the time between results determines whether drafts pay.
-        make_draft_metrics: makes the counts of the drafts of each new request.
+        make_draft_metrics: makes the counts of the drafts of each new request; None: requests have none.
 
     Attributes:
         shares_params: whether a plan contains parameters that several new requests share only once; the worker must support it.
@@ -83,7 +81,7 @@ class Scheduler:
         stages: StageFillings | None = None,
         media: Media | NoMedia | None = None,
         clock: Callable[[], float] = time.monotonic,
-        make_draft_metrics: MakeMetrics = no_metrics,
+        make_draft_metrics: MakeMetrics | None = None,
     ) -> None:
         self.limits = limits
         self.kv_cache = kv_cache

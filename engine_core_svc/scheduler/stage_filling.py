@@ -10,76 +10,9 @@ flight, may contain all requests: otherwise the next one would have the first pa
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Protocol
 
 from tetrad.engine_core_svc.core.request import Request
-
-
-class Rows(Protocol):
-    """The rows that one plan may have: requests that sample a token."""
-
-    def has_room(self, request: Request) -> bool:
-        """Return whether the plan may have a row of a running request."""
-
-    @property
-    def admits(self) -> bool:
-        """Whether the plan may have a row of a waiting request."""
-
-    def spend(self, request: Request) -> None:
-        """Count the row of a request that was planned."""
-
-
-class StageFillings(Protocol):
-    """The interface for the scheduler."""
-
-    num_stages: int
-
-    def rows(self, running: Iterable[Request], num_waiting: int, max_num_seqs: int) -> Rows:
-        """Return the rows of the next plan."""
-
-    def note_planned(self, step_id: int) -> None:
-        """Note that a step was planned."""
-
-    def note_returned(self, step_id: int) -> None:
-        """Note that the result of a step has arrived."""
-
-    def forget_steps(self) -> None:
-        """Forget all steps in flight: the worker is lost."""
-
-
-class AllRows:
-    """Limits no plan."""
-
-    admits = True
-
-    def has_room(self, request: Request) -> bool:  # noqa: ARG002 - of the protocol
-        """Return True."""
-        return True
-
-    def spend(self, request: Request) -> None:
-        """Do nothing."""
-
-
-ALL_ROWS = AllRows()
-
-
-class NoStages:
-    """The strategy for a single stage: every plan may contain all requests."""
-
-    num_stages = 1
-
-    def rows(self, running: Iterable[Request], num_waiting: int, max_num_seqs: int) -> Rows:  # noqa: ARG002 - of the protocol
-        """Return rows without a limit."""
-        return ALL_ROWS
-
-    def note_planned(self, step_id: int) -> None:
-        """Do nothing."""
-
-    def note_returned(self, step_id: int) -> None:
-        """Do nothing."""
-
-    def forget_steps(self) -> None:
-        """Do nothing."""
+from tetrad.engine_core_svc.scheduler.budget import Rows
 
 
 class StageRows:

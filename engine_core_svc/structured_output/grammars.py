@@ -4,8 +4,11 @@ Called by the scheduler, on its thread; without constrained requests it costs no
 token and the mask that follows from it, so it has at most one step in flight; the rest of the batch continues. All constrained
 requests wait together: otherwise a request that once misses a step would stay in a different batch, and a step with half of
 the rows takes nearly as long. Drafts are cut to those that the constraint allows; each has its own mask.
+
+Preparations compile the grammars of requests that wait for them, outside of the scheduler.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -13,10 +16,12 @@ import numpy as np
 
 from tetrad.engine_core_svc.core.plan import EngineCoreOutput, GrammarMasks, ModelRunnerOutput, SchedulerOutput
 from tetrad.engine_core_svc.core.request import Request
-from tetrad.engine_core_svc.structured_output.constraint import refusal
+from tetrad.engine_core_svc.structured_output.compiler import GrammarCompiler
+from tetrad.engine_core_svc.structured_output.constraint import Constraint, refusal
 from tetrad.engine_core_svc.structured_output.filler import Advance, Filler
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
-from tetrad.services.errors import TetradError
+from tetrad.services.errors import InternalError, TetradError
+from tetrad.services.log import get_logger
 from tetrad.services.rpc.columns import U32_BYTES
 
 
@@ -147,3 +152,67 @@ class Grammars:
     def _set_held(self, held: bool) -> None:
         for request in self._requests.values():
             request.is_held = held
+
+
+log = get_logger()
+
+
+class Preparations:
+    """The tasks that prepare requests, one per request.
+
+    Args:
+        compiler: makes the grammars; closed with this object.
+        on_ready: called with a request that may be scheduled now, and its grammar state.
+        on_failed: called with a request that cannot be prepared, and the error.
+    """
+
+    def __init__(
+        self,
+        compiler: GrammarCompiler,
+        on_ready: Callable[[Request, GrammarState], None],
+        on_failed: Callable[[Request, TetradError], None],
+    ) -> None:
+        self._compiler = compiler
+        self._on_ready = on_ready
+        self._on_failed = on_failed
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    def start(self, request: Request, constraint: Constraint) -> None:
+        """Prepare a request; one of the callbacks follows, unless `stop` is called before."""
+        self._tasks[request.key] = asyncio.create_task(self._prepare(request, constraint), name="grammar.prepare")
+
+    def stop(self, request: Request) -> None:
+        """Stop preparing a request that has ended; other requests are ignored."""
+        task = self._tasks.pop(request.key, None)
+        if task is not None:
+            task.cancel()
+
+    async def close(self) -> None:
+        """Cancel all preparations, without a callback, and close the compiler."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._compiler.close()
+
+    async def _prepare(self, request: Request, constraint: Constraint) -> None:
+        try:
+            grammar = await self._compiler.compile(constraint.language)
+            state = GrammarState(constraint, grammar)
+            output = request.token_ids[request.num_prompt_tokens :]
+            if output:  # the request is resumed from a lost engine core: continue after its output
+                await self._compiler.resume(state, output)
+        except TetradError as error:
+            self._fail(request, error)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # a panic in the library is not an Exception; the request would wait for ever
+            log.exception("grammar.preparation_failed", **request.context.log_fields(request.request_id))
+            self._fail(request, InternalError(f"The constraint could not be prepared: {error}."))
+        else:
+            del self._tasks[request.key]
+            self._on_ready(request, state)
+
+    def _fail(self, request: Request, error: TetradError) -> None:
+        del self._tasks[request.key]
+        self._on_failed(request, error)

@@ -112,7 +112,7 @@ class _Changes:
             kept["pattern"] = without_look_ahead(without_zods_look_ahead(pattern))
         return kept
 
-    def behind(self, schema: dict[str, Any]) -> dict[str, Any]:
+    def after(self, schema: dict[str, Any]) -> dict[str, Any]:
         """Return a schema whose inner schemas have been changed."""
         return self._close(schema)
 
@@ -143,4 +143,4 @@ def _rewrite(schema: Any, changes: _Changes, depth: int) -> Any:
             kept[key] = [_rewrite(child, changes, depth + 1) for child in value]
         elif key in _SCHEMAS:
             kept[key] = _rewrite(value, changes, depth + 1)
-    return changes.behind(kept)
+    return changes.after(kept)

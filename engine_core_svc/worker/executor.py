@@ -12,19 +12,17 @@ from functools import partial
 
 import grpc
 
-from tetrad.engine_core_svc.core.kv_transfer_wire import decode_transfer_events
 from tetrad.engine_core_svc.core.media import EncoderEvents, EncoderInput, MediaSpan
 from tetrad.engine_core_svc.core.media_wire import decode_events, encode_items
 from tetrad.engine_core_svc.core.plan import ModelRunnerOutput, SchedulerOutput, TransferEvents
-from tetrad.engine_core_svc.worker.encodings import Encodings
+from tetrad.engine_core_svc.core.wire import decode_transfer_events
 from tetrad.engine_core_svc.worker.group import Loss
-from tetrad.engine_core_svc.worker.in_flight import InFlight, fault
-from tetrad.engine_core_svc.worker.watchdog import Watchdog
+from tetrad.engine_core_svc.worker.in_flight import Encodings, InFlight, fault
 from tetrad.engine_core_svc.worker.wire import decode_result, encode_plan
 from tetrad.services.errors import FailedPrecondition, InternalError, TetradError, Unavailable
 from tetrad.services.log import get_logger
 from tetrad.services.rpc.status import from_rpc_error
-from tetrad.services.timers.running_time import running_timeout
+from tetrad.services.timers.running_time import Watchdog, running_timeout
 from tetrad.services.version import CONTRACT_REVISION, SCHEMA_REVISION
 from tetrad.v1 import types_pb2, worker_pb2, worker_pb2_grpc
 

@@ -1,16 +1,20 @@
-"""In flight: the plans that a worker has not answered yet; checks its results against them.
+"""In flight: the plans and the media items that a worker has not answered yet; checks its answers against them.
 
-Used by one executor. A result that does not belong to the oldest plan, or names requests that this plan does not run, would
-corrupt the scheduler's state: the engine core closes the connection. An error in the part of one request (result_check.py)
-fails only that request. Knows keys and token ids; knows no streams.
+Used by one executor, on the event loop. A result that does not belong to the oldest plan, or names requests that this plan
+does not run, would corrupt the scheduler's state: the engine core closes the connection. So does an answer for an item that
+was not asked for, which would corrupt the encoder cache; items and steps are independent. An error in the part of one request
+(result_check.py) fails only that request. Knows keys, token ids and identifiers; knows no streams.
 """
 
 from collections import deque
+from collections.abc import Callable, Iterable
 
+from tetrad.engine_core_svc.core.media import EncoderEvents
 from tetrad.engine_core_svc.core.plan import ModelRunnerOutput, SchedulerOutput
 from tetrad.engine_core_svc.worker.result_check import ResultCheck
-from tetrad.services.errors import InternalError
+from tetrad.services.errors import InternalError, TetradError
 from tetrad.services.log import get_logger
+from tetrad.services.timers.running_time import Watchdog
 
 log = get_logger()
 
@@ -63,6 +67,52 @@ def _find_strangers(plan: SchedulerOutput, result: ModelRunnerOutput) -> set[int
     if result.keys != plan.sampling_keys:
         named.update(result.keys)
     return named - plan.keys() if named else named
+
+
+class Encodings:
+    """The unanswered items of one worker, and the answers that were not taken yet.
+
+    Args:
+        timeout_s: maximum seconds without an answer while items are unanswered.
+        give_up: called when that time has passed.
+    """
+
+    def __init__(self, timeout_s: float, give_up: Callable[[], None]) -> None:
+        self._unanswered: set[str] = set()
+        self._encoded: list[str] = []
+        self._failures: dict[str, TetradError] = {}
+        self._watchdog = Watchdog(timeout_s, give_up)
+
+    def add(self, identifiers: Iterable[str]) -> None:
+        """Add items that the worker is asked to encode now."""
+        if not self._unanswered:
+            self._watchdog.watch()
+        self._unanswered.update(identifiers)
+
+    def note(self, events: EncoderEvents) -> None:
+        """Record a worker's answers. Raises InternalError with reason WORKER_FAULT for items that are not being encoded."""
+        for identifier in (*events.encoded, *events.failures):
+            if identifier not in self._unanswered:
+                raise fault(f"it answered item {identifier!r}, which it was not to encode")
+            self._unanswered.remove(identifier)
+        self._encoded += events.encoded
+        self._failures.update(events.failures)
+        if self._unanswered:
+            self._watchdog.watch()
+        else:
+            self._watchdog.rest()
+
+    def take(self) -> EncoderEvents | None:
+        """Return the answers since the last call; None if there are none."""
+        if not (self._encoded or self._failures):
+            return None
+        events = EncoderEvents(self._encoded, self._failures)
+        self._encoded, self._failures = [], {}
+        return events
+
+    def close(self) -> None:
+        """Stop waiting for answers."""
+        self._watchdog.close()
 
 
 def request_fault(problem: str) -> InternalError:

@@ -80,13 +80,7 @@ def plan_layout(
             or long_prefill_token_threshold cannot be used.
         FailedPrecondition: the blocks cannot hold one sequence of max_model_len tokens; the message names the numbers.
     """
-    wanted = settings.max_model_len
-    max_model_len = wanted if isinstance(wanted, int) else max_position_embeddings
-    if not _SHORTEST <= max_model_len <= max_position_embeddings:
-        raise InvalidRequest(
-            f"max_model_len {max_model_len} must be at least {_SHORTEST} and at most {max_position_embeddings}, "
-            "the longest sequence the model was made for."
-        )
+    max_model_len = _longest_sequence(settings, max_position_embeddings)
     block_size, max_step_tokens = block_size or settings.block_size, largest_step(settings, max_model_len)
 
     def blocks_for(num_tokens: int) -> int:
@@ -106,17 +100,12 @@ def plan_layout(
     most_blocks = max(settings.max_num_seqs * blocks_for(max_model_len), 1) + 1
     num_blocks = settings.num_gpu_blocks_override or min(blocks_that_fit, most_blocks)
     capacity = bisect_right(range(max_model_len + 1), num_blocks - 1, key=blocks_for) - 1
-    if wanted == "auto":
+    if settings.max_model_len == "auto":
         max_model_len = max(min(max_model_len, capacity), _SHORTEST)
     if capacity < max_model_len:
-        least, way = f"max_model_len is {max_model_len}", "Lower --max-model-len, set it to auto, or give"
-        if wanted == "auto":
-            least, way = f"the shortest max_model_len is {_SHORTEST}", "Give"
+        held = f"{num_blocks} KV blocks of {block_size} tokens hold one sequence of {max(capacity, 0)} tokens"
         in_bytes = _in_bytes(settings, block_size_bytes, available_bytes, blocks_for(max_model_len))
-        raise FailedPrecondition(
-            f"{num_blocks} KV blocks of {block_size} tokens hold one sequence of {max(capacity, 0)} tokens, but "
-            f"{least}{in_bytes}. {way} the KV cache more memory."
-        )
+        raise _too_few_blocks(held, settings, max_model_len, in_bytes)
     return KVCacheLayout(
         num_blocks,
         block_size,
@@ -127,6 +116,26 @@ def plan_layout(
         groups,
         num_items,
     )
+
+
+def _longest_sequence(settings: EngineCoreSettings, max_position_embeddings: int) -> int:
+    """Return the max_model_len of the settings, or the model's; "auto" may lower it later. Raises InvalidRequest."""
+    wanted = settings.max_model_len
+    max_model_len = wanted if isinstance(wanted, int) else max_position_embeddings
+    if not _SHORTEST <= max_model_len <= max_position_embeddings:
+        raise InvalidRequest(
+            f"max_model_len {max_model_len} must be at least {_SHORTEST} and at most {max_position_embeddings}, "
+            "the longest sequence the model was made for."
+        )
+    return max_model_len
+
+
+def _too_few_blocks(held: str, settings: EngineCoreSettings, max_model_len: int, in_bytes: str) -> FailedPrecondition:
+    """Return the error for blocks that hold no sequence of max_model_len tokens; `held` names what they hold."""
+    least, way = f"max_model_len is {max_model_len}", "Lower --max-model-len, set it to auto, or give"
+    if settings.max_model_len == "auto":
+        least, way = f"the shortest max_model_len is {_SHORTEST}", "Give"
+    return FailedPrecondition(f"{held}, but {least}{in_bytes}. {way} the KV cache more memory.")
 
 
 def _in_bytes(settings: EngineCoreSettings, block_size_bytes: int, available_bytes: int, num_blocks: int) -> str:

@@ -17,8 +17,8 @@ import grpc
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.core.adapter import Adapter
 from tetrad.engine_core_svc.core.media import Modality
-from tetrad.engine_core_svc.core.pooling import PoolingFacts
 from tetrad.engine_core_svc.worker.executor import Executor
+from tetrad.engine_core_svc.worker.facts_wire import decode_facts
 from tetrad.engine_core_svc.worker.first_meeting import FirstMeeting
 from tetrad.engine_core_svc.worker.group import NewWeights, Pause, PlanStream, Weights, WorkerFacts
 from tetrad.engine_core_svc.worker.group_stream import GroupStream
@@ -33,7 +33,6 @@ from tetrad.engine_core_svc.worker.weights_file import NotKept, WeightsFile
 from tetrad.engine_core_svc.worker.weights_link import WeightsLink
 from tetrad.services.errors import FailedPrecondition, ModelError, TetradError, Unavailable
 from tetrad.services.log import get_logger
-from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES
 from tetrad.services.observability.profiling import stop_all
 from tetrad.services.rpc.carrier import GRPC, Carrier
 from tetrad.services.rpc.status import from_rpc_error
@@ -307,34 +306,15 @@ class WorkerLink:
         log.info("model.loading", model=settings.model, device=info.device)
         model = await self._weights.load()
         log.info("model.loaded", model=model.model, weights_size_bytes=model.weights_size_bytes, dtype=model.dtype)
-        their_limit = info.max_message_bytes if info.HasField("max_message_bytes") else DEFAULT_MAX_MESSAGE_BYTES
-        return WorkerFacts(
-            info.device,
-            model.dtype,
-            model.vocab_size,
-            model.max_position_embeddings,
-            info.version,
-            max_message_bytes=min(settings.max_message_bytes, their_limit),
-            weights_dtype=model.weights_dtype,
-            pooling=_decode_pooling(model.pooling) if model.HasField("pooling") else None,
-            takes_embeddings=types_pb2.CAPABILITY_PROMPT_EMBEDS in info.capabilities,
-            hidden_size=model.hidden_size,
-            verifies_drafts=types_pb2.CAPABILITY_DRAFT_TOKENS in info.capabilities,
-            scores_prompts=types_pb2.CAPABILITY_PROMPT_SCORES in info.capabilities,
-            keeps_states=types_pb2.CAPABILITY_DRAFTS_WITH_STATES in info.capabilities,
-            logits_processors=tuple(info.logits_processors),
-            modalities=self._check_modalities(_decode_modalities(model)),
-            is_encoder_decoder=model.is_encoder_decoder,
-            supports_transcription=model.supports_transcription,
-            encoded_position_bytes=model.encoded_position_bytes,
-        )
+        facts = decode_facts(info, model, max_message_bytes=settings.max_message_bytes)
+        self._check_modalities(facts.modalities)
+        return facts
 
-    def _check_modalities(self, modalities: tuple[Modality, ...]) -> tuple[Modality, ...]:
-        """Return the media that the workers take. Raises Unavailable if later workers do not take those of the first."""
+    def _check_modalities(self, modalities: tuple[Modality, ...]) -> None:
+        """Raise Unavailable if later workers do not take the media of the first ones."""
         if self._layout is not None and self._facts is not None and modalities != self._facts.modalities:
             names = [", ".join(each.name for each in some) or "none" for some in (modalities, self._facts.modalities)]
             raise Unavailable(f"The worker takes other media ({names[0]}) than the one before it ({names[1]}); upgrade it.")
-        return modalities
 
     async def _find_layout(self, facts: WorkerFacts) -> KVCacheLayout:
         settings = facts.settings_for_model(self._settings)
@@ -393,23 +373,3 @@ def _common_digest(digests: Sequence[bytes]) -> bytes:
     if other is not None:
         raise ModelError(f"Rank {other} has other files than rank 0; all ranks need the same files at this path.")
     return digests[0]
-
-
-def _decode_modalities(model: worker_pb2.ModelInfo) -> tuple[Modality, ...]:
-    return tuple(Modality(each.modality, each.max_items, each.max_embeds_per_item, each.is_whole) for each in model.modalities)
-
-
-def _decode_pooling(message: types_pb2.PoolingInfo) -> PoolingFacts:
-    return PoolingFacts(
-        tasks=tuple(message.tasks),
-        embedding_size=message.embedding_size,
-        is_matryoshka=message.is_matryoshka,
-        matryoshka_dimensions=tuple(message.matryoshka_dimensions),
-        labels=tuple(message.labels),
-        is_causal=message.is_causal,
-        num_labels=message.num_labels,
-        needs_all_tokens=message.needs_all_tokens,
-        generates=message.generates,
-        chunked_processing=message.chunked_processing,
-        max_embed_len=message.max_embed_len,
-    )

@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from tetrad.engine_core_svc.core.kv_transfer_wire import encode_orders
 from tetrad.engine_core_svc.core.media_wire import encode_span
-from tetrad.engine_core_svc.core.params_wire import PoolingMessage, sampling_of
 from tetrad.engine_core_svc.core.payload import EncodedParams
 from tetrad.engine_core_svc.core.plan import (
     Logprobs,
@@ -20,6 +18,7 @@ from tetrad.engine_core_svc.core.plan import (
     PromptScores,
     SchedulerOutput,
 )
+from tetrad.engine_core_svc.core.wire import PoolingMessage, encode_orders, sampling_of
 from tetrad.engine_core_svc.worker.lora_wire import encode_adapter
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.rpc.columns import pack_u32, split_rows, unpack_u32
@@ -64,7 +63,7 @@ def encode_plan(
         step.grammar_bitmask.bitmask = masks.masks
         step.grammar_bitmask.num_words = masks.num_words
     _add_drafts(step, plan.draft_tokens)
-    if plan.transfers:
+    if plan.transfers is not None:
         step.kv_transfers.CopyFrom(encode_orders(plan.transfers, with_cancelled=cancels_transfers))
     _add_copies(step.swap_out, plan.swaps.out)
     _add_copies(step.swap_in, plan.swaps.back)

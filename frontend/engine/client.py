@@ -13,11 +13,10 @@ from typing import Protocol
 from tetrad.frontend.engine.client_requests import EngineRequests, is_pinned
 from tetrad.frontend.engine.client_sequence import ActiveSequence
 from tetrad.frontend.engine.facts import EngineInfo
-from tetrad.frontend.engine.inbox import EngineInbox
 from tetrad.frontend.engine.link import EngineLink
 from tetrad.frontend.engine.load_estimate import LoadEstimate
 from tetrad.frontend.engine.sent_media import MM_CACHE_MISS
-from tetrad.frontend.engine.session_client import EngineSession, Notice, ProtocolError, Rejection, TransportError
+from tetrad.frontend.engine.session_client import EngineInbox, EngineSession, Notice, ProtocolError, Rejection, TransportError
 from tetrad.frontend.net.backoff import Backoff
 from tetrad.frontend.request.sequence import Sequence
 from tetrad.frontend.request.steps import Step

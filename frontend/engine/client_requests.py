@@ -1,22 +1,61 @@
 """EngineRequests: keeps the unfinished requests of one engine core over all its sessions.
 
 Owned by the engine client, which reports opened and broken sessions. Tracks which requests were sent, which wait while a
-suspect runs alone, and which a draining engine core refused; knows no streams and no text. One event loop.
+suspect runs alone, and which a draining engine core refused: these wait a limited time for its successor. Knows no streams and
+no text. One event loop.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from tetrad.frontend.engine.client_outgoing import EngineOutgoing
 from tetrad.frontend.engine.client_sequence import ActiveSequence
-from tetrad.frontend.engine.crash_isolation import CrashIsolation
-from tetrad.frontend.engine.message_losses import LOSSES_TO_FAIL, MessageLosses
-from tetrad.frontend.engine.refused_requests import RefusedRequests
+from tetrad.frontend.engine.crash_isolation import LOSSES_TO_FAIL, CrashIsolation, MessageLosses
 from tetrad.frontend.request.sequence import Sequence
 from tetrad.services.errors import InvalidRequest, PoisonousRequest, TetradError, Unavailable
 from tetrad.services.log import get_logger
 from tetrad.services.message_size import too_large
+from tetrad.services.timers.running_time import RunningTimer
 
 log = get_logger()
+
+
+class RefusedRequests:
+    """The ids, each with a timer.
+
+    Args:
+        patience_s: how long each request waits, in seconds.
+        expire: called with the id of a request that has waited so long.
+    """
+
+    def __init__(self, patience_s: float, expire: Callable[[str], None]) -> None:
+        self._patience_s = patience_s
+        self._expire = expire
+        self._timers: dict[str, RunningTimer] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the ids."""
+        return iter(self._timers)
+
+    def add(self, request_id: str) -> None:
+        """Add a refused request and start its timer."""
+        self.discard(request_id)
+        self._timers[request_id] = RunningTimer(self._patience_s, partial(self._end, request_id))
+
+    def discard(self, request_id: str) -> None:
+        """Remove a request; no-op if it was not refused."""
+        if timer := self._timers.pop(request_id, None):
+            timer.cancel()
+
+    def clear(self) -> None:
+        """Remove all requests: the session has ended, and the next one receives them again."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def _end(self, request_id: str) -> None:
+        del self._timers[request_id]
+        self._expire(request_id)
 
 
 class EngineRequests:

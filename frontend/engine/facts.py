@@ -68,6 +68,8 @@ class EngineInfo:
     modalities: tuple[ModalityFacts, ...] = ()
     max_media_bytes: int = 0
     kv_role: KvRole = KvRole.NONE
+    is_encoder_decoder: bool = False
+    supports_transcription: bool = False
 
 
 @dataclass(frozen=True, slots=True)

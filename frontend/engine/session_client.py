@@ -3,11 +3,16 @@
 Called by the engine client, which opens another session when this one breaks. Converts messages to values. A sequence's output
 that violates the contract becomes an OddOutput, which ends only that sequence's request. A message that precedes Ready, cannot
 be decoded, has inconsistent columns or repeats a step raises ProtocolError; the caller ends the session. Knows no requests.
+
+A task of the inbox reads the session in advance, and merges all waiting steps. A frontend that is slower than the engine core
+then handles each request's tokens of several steps at once and catches up. When the inbox is full, the engine core merges
+steps.
 """
 
 import asyncio
 import os
 import socket
+from collections import deque
 from dataclasses import dataclass
 
 import grpc
@@ -27,6 +32,11 @@ from tetrad.v1 import engine_core_pb2
 
 # An engine core answers Hello at once; one that is connected but does not answer counts as lost.
 _READY_TIMEOUT_S = 10.0
+
+
+_CAPACITY = 64
+"""Maximum number of messages that are read in advance."""
+
 _OF_TRANSPORT = (grpc.StatusCode.INTERNAL, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 
@@ -59,6 +69,9 @@ class Notice:
 
     kind: str
     text: str
+
+
+Received = Step | Rejection | Notice
 
 
 class EngineSession:
@@ -196,3 +209,52 @@ def _hello(max_message_bytes: int) -> engine_core_pb2.SessionHello:
         contract_revision=CONTRACT_REVISION,
         max_message_bytes=max_message_bytes,
     )
+
+
+class EngineInbox:
+    """The messages of one session, in order.
+
+    Args:
+        session: an open session; nothing else may read it.
+    """
+
+    def __init__(self, session: EngineSession) -> None:
+        self._session = session
+        self._messages: deque[Received] = deque()
+        self._changed = asyncio.Event()
+        self._has_room = asyncio.Event()
+        self._reader = asyncio.create_task(self._read(), name="engine reader")
+        self._reader.add_done_callback(lambda _: self._changed.set())
+
+    async def take(self) -> Received | None:
+        """Wait for the next message and return it; None when the engine has ended the stream.
+
+        Raises:
+            TetradError: the stream broke; all earlier messages have been returned before.
+        """
+        while not self._messages:
+            if self._reader.done():
+                return self._reader.result()
+            self._changed.clear()
+            await self._changed.wait()
+        first = self._messages.popleft()
+        while isinstance(first, Step) and self._messages:
+            following = self._messages[0]
+            if not isinstance(following, Step) or not first.try_join(following):
+                break
+            self._messages.popleft()
+        self._has_room.set()
+        return first
+
+    async def close(self) -> None:
+        """Stop reading."""
+        self._reader.cancel()
+        await asyncio.gather(self._reader, return_exceptions=True)
+
+    async def _read(self) -> None:
+        while (message := await self._session.receive()) is not None:
+            self._messages.append(message)
+            self._changed.set()
+            if len(self._messages) >= _CAPACITY:
+                self._has_room.clear()
+                await self._has_room.wait()

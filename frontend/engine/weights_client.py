@@ -1,7 +1,8 @@
 """WeightsClient: replaces the weights of all engine cores, or of none.
 
 Called by the HTTP API and the library. Every engine core first checks the new weights on its workers, then all apply them. If
-one cannot, those that could get back what they had. Knows EngineCoreAdminService; knows no requests.
+one cannot, those that could get back what they had. The engine cores know which weights are checked: other frontends may have
+ordered the earlier steps of an update. Knows EngineCoreAdminService; knows no requests.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tetrad.frontend.request.weight_versions import UNNAMED
-from tetrad.services.errors import InvalidRequest, Unavailable
+from tetrad.services.errors import FailedPrecondition, InvalidRequest, Unavailable
 from tetrad.services.log import get_logger
 from tetrad.v1 import engine_core_pb2 as pb
 from tetrad.v1 import engine_core_pb2_grpc
@@ -56,7 +57,6 @@ class WeightsClient:
 
     def __init__(self, stubs: Callable[[], Sequence[Stub]], ask: Ask) -> None:
         self._stubs, self._ask = stubs, ask
-        self._checked = pb.UpdateWeightsRequest()  # the update that was checked and not finished
         self._updating = asyncio.Lock()  # guards a whole update against the commands of the next one
 
     async def present(self) -> list[EngineWeights]:
@@ -87,7 +87,7 @@ class WeightsClient:
         async with self._updating:
             await self.start()
             await self.check({"path": path})
-            return await self.finish(version, mode)
+            return await self.finish(version, mode, path=path)
 
     async def reload(self, path: str = "") -> None:
         """Replace the weights by those at a path; empty: read the present ones again, where they are."""
@@ -103,7 +103,6 @@ class WeightsClient:
 
     async def start(self) -> None:
         """Begin an update; drop one that was begun and not finished."""
-        self._checked = pb.UpdateWeightsRequest()
         await self._all(lambda stub: self._until_there(lambda: self._start_one(stub)))
 
     async def check(self, update_info: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
@@ -112,15 +111,26 @@ class WeightsClient:
             raise InvalidRequest("update_info must be one object: every rank reads the same path.", field="update_info")
         request = pb.UpdateWeightsRequest(update_info_json=json.dumps(dict(update_info)))
         await self._all(lambda stub: self._check(stub, request))
-        self._checked = request
 
-    async def finish(self, version: str | None = None, mode: pb.PauseMode = pb.PAUSE_MODE_KEEP) -> str:
-        """Apply the checked weights; return their name. See `update`."""
+    async def finish(self, version: str | None = None, mode: pb.PauseMode = pb.PAUSE_MODE_KEEP, *, path: str = "") -> str:
+        """Apply the checked weights; return their name.
+
+        Args:
+            version, mode: see `update`.
+            path: where the weights are; empty: the engine cores know it.
+
+        Raises:
+            FailedPrecondition: no weights are checked, or others, by updates that were ordered at the same time.
+            TetradError: see `update`.
+        """
         request = pb.FinishWeightUpdateRequest(weight_version=checked_version(version or ""), mode=mode)
-        checked, self._checked = self._checked, pb.UpdateWeightsRequest()
         stubs = self._stubs()
         before = await asyncio.gather(*(self._until_there(partial(self._info, stub)) for stub in stubs))
-        calls = (self._finish(stub, request, checked) for stub in stubs)
+        path = _checked_path(before, path)
+        calls = (
+            self._finish(stub, request, path, is_checked=info.checked_weights_path == path)
+            for stub, info in zip(stubs, before, strict=True)
+        )
         answers = await asyncio.gather(*calls, return_exceptions=True)
         failures = [answer for answer in answers if isinstance(answer, BaseException)]
         if not failures:
@@ -139,18 +149,18 @@ class WeightsClient:
         await self._all(lambda stub: self._until_there(lambda: self._ask(stub.UpdateWeightVersion, request)))
 
     async def _finish(
-        self, stub: Stub, request: pb.FinishWeightUpdateRequest, checked: pb.UpdateWeightsRequest
+        self, stub: Stub, request: pb.FinishWeightUpdateRequest, path: str, *, is_checked: bool
     ) -> pb.FinishWeightUpdateResponse:
-        """Apply an update on one engine core."""
+        """Apply an update on one engine core; check the weights first if it was started again since they were checked."""
 
         async def finish() -> pb.FinishWeightUpdateResponse:
             return await self._ask(stub.FinishWeightUpdate, request, timeout_s=_TIMEOUT_S)  # type: ignore[no-any-return] # stubs have no types
 
         async def whole_update() -> pb.FinishWeightUpdateResponse:
-            await self._check_one(stub, checked)
+            await self._check_one(stub, _update_from(path))
             return await finish()
 
-        return await self._patiently(finish, whole_update)
+        return await self._patiently(finish if is_checked else whole_update, whole_update)
 
     async def _until_there(self, call: Callable[[], Awaitable[T]]) -> T:
         """Return the answer to a call that may be repeated; await the return of an engine core that is lost."""
@@ -184,8 +194,7 @@ class WeightsClient:
 
     async def _undo(self, stub: Stub, before: pb.EngineInfo) -> None:
         """Give an engine core the weights that it had before."""
-        path = before.weights_path or before.model
-        await self._check_one(stub, pb.UpdateWeightsRequest(update_info_json=json.dumps({"path": path})))
+        await self._check_one(stub, _update_from(before.weights_path or before.model))
         await self._ask(stub.FinishWeightUpdate, pb.FinishWeightUpdateRequest(), timeout_s=_TIMEOUT_S)
         await self._ask(stub.UpdateWeightVersion, pb.UpdateWeightVersionRequest(weight_version=before.weight_version))
 
@@ -200,6 +209,21 @@ class WeightsClient:
             if isinstance(answer, BaseException):
                 raise answer
         return answers
+
+
+def _checked_path(infos: Sequence[pb.EngineInfo], expected: str) -> str:
+    """Return the path of the weights that engine cores have checked; `expected` empty: whichever it is."""
+    paths = sorted({expected, *(info.checked_weights_path for info in infos)} - {""})
+    if not paths:
+        raise FailedPrecondition("There are no weights to apply; call StartWeightUpdate and UpdateWeights first.")
+    if len(paths) > 1:
+        named = ", ".join(path[:200] for path in paths)
+        raise FailedPrecondition(f"Several updates of the weights were ordered at the same time ({named}); start again.")
+    return paths[0]
+
+
+def _update_from(path: str) -> pb.UpdateWeightsRequest:
+    return pb.UpdateWeightsRequest(update_info_json=json.dumps({"path": path}))
 
 
 def checked_version(version: object) -> str:

@@ -4,6 +4,7 @@ LoRA adapters are loaded in the engine cores, prompt adapters in this frontend. 
 """
 
 import asyncio
+from collections.abc import Collection
 
 from tetrad.frontend.engine.admin_client import EngineAdminClient
 from tetrad.frontend.llm.adapter_names import AdapterNames
@@ -27,14 +28,25 @@ class Adapters:
         self._engine_admin, self._prompts = engine_admin, prompts
         self.changing = asyncio.Lock()
 
-    async def load_named(self, names: AdapterNames, *, supports_lora: bool) -> None:
+    async def load_named(self, names: AdapterNames, *, supports_lora: bool, of_media: Collection[str] = ()) -> None:
         """Load the adapters of the settings; raise if one is unusable.
 
         Without admin ports, or while an engine sleeps, the first request loads it.
+
+        Args:
+            names: the adapters.
+            supports_lora: whether the engine cores support LoRA.
+            of_media: the names of those that are for prompts with media.
         """
         named = [lora for lora in names if not await self._prompts.load(lora)]
         if named and not supports_lora:
-            raise FailedPrecondition("lora_modules needs an engine core that was started with --enable-lora.")
+            text = "lora_modules and default_mm_loras need an engine core that was started with --enable-lora."
+            raise FailedPrecondition(text)
+        if virtual := set(of_media).difference(lora.lora_name for lora in named):
+            text = (
+                f"The adapter of default_mm_loras for {min(virtual)} has virtual tokens, which are not compatible with media."
+            )
+            raise FailedPrecondition(text)
         try:
             self._engine_admin.check_targets()
         except FailedPrecondition:

@@ -18,6 +18,7 @@ from tetrad.frontend.llm.backends import Backends
 from tetrad.frontend.llm.draining import Draining
 from tetrad.frontend.llm.input_processor import InputProcessor, RenderedPrompt
 from tetrad.frontend.llm.intake import RequestIntake
+from tetrad.frontend.llm.model_tasks import use_without_pooling
 from tetrad.frontend.llm.output_stream import OutputStream
 from tetrad.frontend.llm.pooling_inputs import PoolingInputs
 from tetrad.frontend.llm.pooling_intake import PoolingIntake
@@ -133,7 +134,11 @@ class AsyncLLM:
         self._intake.open(InputProcessor(self.backends.tokenizer, model, self._prompt_adapters, media), model.names.root)
         self._pooling_intake.open(PoolingInputs(self.backends.tokenizer, model.limits, self._prompt_adapters), model.names.root)
         self._model = model
-        await self.adapters.load_named(model.names.adapters, supports_lora=self.engine_info.supports_lora)
+        await self.adapters.load_named(
+            model.names.adapters,
+            supports_lora=self.engine_info.supports_lora,
+            of_media=model.media_adapters.modalities,
+        )
         if self.settings.allow_runtime_lora_updating:
             await self.adapters.learn(model.names.adapters)
         self.readiness.note_started()
@@ -283,8 +288,13 @@ class AsyncLLM:
 
     @property
     def pooling(self) -> PoolingFacts | None:
-        """The pooling facts of the model; None: it only generates."""
+        """The pooling facts of the model; None: it only generates, or transcribes."""
         return self.engine_info.pooling
+
+    @property
+    def transcribes(self) -> bool:
+        """Whether the model turns speech into text; it then answers no chats, and no prompts without audio."""
+        return self.engine_info.supports_transcription
 
     @property
     def generates(self) -> bool:
@@ -299,7 +309,8 @@ class AsyncLLM:
             what: the requested function, for the message.
             error: the class of the error.
         """
-        return required_facts(self.pooling, task, what, error, hint=self.shared.tasks.hint(task))
+        use, hint = use_without_pooling(transcribes=self.transcribes), self.shared.tasks.hint(task)
+        return required_facts(self.pooling, task, what, error, use=use, hint=hint)
 
     @property
     def tokenizer_info(self) -> TokenizerInfo:

@@ -20,9 +20,9 @@ from tetrad.frontend.llm.unfinished_requests import UnfinishedRequests
 from tetrad.frontend.net.discovery import Discovery, Endpoint
 from tetrad.frontend.observability.metrics import FrontendMetrics
 from tetrad.frontend.observability.recent_requests import RecentRequests
-from tetrad.frontend.routing.dispatch import DirectDispatch, Dispatch
 from tetrad.frontend.routing.kv_events_client import KvEventsClient
 from tetrad.frontend.routing.member import Member
+from tetrad.frontend.routing.placement import Dispatch
 from tetrad.frontend.routing.pool import EnginePool
 from tetrad.frontend.routing.prefill_first import PrefillFirst
 from tetrad.frontend.routing.prefills import Prefills
@@ -84,7 +84,6 @@ class Backends:
             on_change=self._on_change,
             on_moved=self.requests.move,
         )
-        self._direct = DirectDispatch()
         self._prefill_first = PrefillFirst(
             self.engines,
             self._prefills,
@@ -93,7 +92,7 @@ class Backends:
             min_tokens=settings.min_remote_prefill_tokens,
             timeout_s=settings.remote_prefill_timeout_s,
         )
-        self.dispatch: Dispatch = self._direct
+        self.dispatch: Dispatch = self.engines
         self.readiness = Readiness(self._replicas, self.engines)
 
     @property
@@ -177,6 +176,6 @@ class Backends:
             num_losses=self._replicas.num_losses + self.engines.num_losses,
         )
         # Chosen when engine cores change, not for each request: without producers, requests are sent as ever.
-        self.dispatch = self._prefill_first if self.engines.has_producers else self._direct
+        self.dispatch = self._prefill_first if self.engines.has_producers else self.engines
         self._prefills.note_change()
         self.readiness.note_change()

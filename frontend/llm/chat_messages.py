@@ -10,7 +10,7 @@ from tetrad.frontend.media.parts import Media, media_of_part
 from tetrad.services.errors import InvalidRequest
 
 _FIELD = "messages"
-_KINDS = "text, image_url, input_audio, audio_url and video_url"
+_KINDS = "text, image_url, input_audio, audio_url, video_url, image_embeds and audio_embeds"
 # `function` is the older name of `tool` in OpenAI's API.
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 

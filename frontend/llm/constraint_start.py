@@ -15,7 +15,7 @@ def behind_reasoning(
 ) -> SamplingParams:
     """Return `params` with a constraint that starts after the reasoning, if reasoning may follow `prompt`."""
     if outputs.start_after_token_ids is None and _waits(outputs, formats, prompt):
-        # If the model may answer without reasoning, the constraint holds from the first token unless that opens reasoning.
+        # A model that may answer without reasoning: the constraint holds from the first token, unless it opens reasoning.
         opening = None if formats.reasoning is None or formats.reasoning.is_open(prompt) else list(formats.preamble.start)
         end = list(formats.preamble.end)
         outputs = dataclasses.replace(outputs, start_after_token_ids=end, opening_token_ids=opening)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tetrad.frontend.engine.prepared_request import PreparedRequest
 from tetrad.frontend.llm.constraint_start import behind_open_reasoning, behind_reasoning
 from tetrad.frontend.llm.prompt_adapters import PromptAdapters
-from tetrad.frontend.llm.prompt_ids import PromptIds, PromptReader
+from tetrad.frontend.llm.prompt_ids import PromptReader
 from tetrad.frontend.llm.served_model import ServedModel
 from tetrad.frontend.llm.thinking_budget import check_budget, marks_of_budget
 from tetrad.frontend.media.loader import MediaLoader
@@ -58,6 +58,7 @@ class InputProcessor:
         self._reader = PromptReader(tokenizer, model, media)
         self._info, self._formats = model.tokenizer, model.formats
         self._stream_interval, self._names_reasoning = model.stream_interval, model.names_reasoning
+        self._media_adapters = model.media_adapters
         self.limits = model.limits
 
     async def prepare(
@@ -70,11 +71,11 @@ class InputProcessor:
             deadline: the deadline that the engine keeps.
             new_handle: returns the handle of each sequence.
         """
-        params, prompt, read, virtual = await self._read(request)
-        ids = read.token_ids
+        params, prompt, virtual = await self._read(request)
+        ids = prompt.ids
         params.stream_interval = params.stream_interval or self._stream_interval
         embeds = prompt.embeds if virtual is None else virtual.before(len(ids), prompt.embeds)
-        _check_embeds(embeds, params, read)
+        _check_embeds(embeds, params, prompt)
         self.limits.check_prompt(ids)
         params = await self._with_start(params, prompt.text, ids, request)
         all_ids = ids if virtual is None else [0] * virtual.num_rows + ids
@@ -83,25 +84,26 @@ class InputProcessor:
         check_rows(params.prompt_logprob_token_ids, params.prompt_logprob_start or 0, len(ids))
         bad_words = await self._encode_bad_words(params.bad_words or [])
         predicted_ids = await self._encode_prediction(request.prediction)
+        adapter = request.lora_request or self._media_adapters.of(prompt.features)
         state = RequestState(
             request.request_id,
             prompt.text,
             ids,
             params,
             arrival_time=request.arrival_time,
-            lora_request=request.lora_request,
+            lora_request=adapter,
             predicted_ids=predicted_ids,
         )
         state.num_virtual_tokens = len(all_ids) - len(ids)
-        state.features = read.features
-        lora = request.lora_request if virtual is None else None  # only adapters that the engine cores apply
+        state.features = prompt.features
+        lora = adapter if virtual is None else None  # only adapters that the engine cores apply
         await self._add_sequences(state, all_ids, lora, deadline, new_handle)
         return PreparedRequest(
             state=state,
             eos_token_id=self._info.eos_token_id,
             stop_token_ids=self._stop_token_ids(params),
             bad_words_token_ids=bad_words,
-            thinking=marks_of_budget(params, self._formats, prompt, ids),
+            thinking=marks_of_budget(params, self._formats, prompt),
             priority=request.priority,
             cache_salt=prompt.cache_salt,
             data_parallel_rank=request.data_parallel_rank,
@@ -113,9 +115,9 @@ class InputProcessor:
 
     async def render(self, request: NewRequest) -> RenderedPrompt:
         """Return a request's prompt as ids, with the parameters to send; InvalidRequest if the request is invalid."""
-        params, prompt, read, virtual = await self._read(request)
-        ids = read.token_ids
-        if read.features:
+        params, prompt, virtual = await self._read(request)
+        ids = prompt.ids
+        if prompt.features:
             raise InvalidRequest(
                 "A prompt with images has no form of token ids alone; send it to a chat endpoint.", field="prompt"
             )
@@ -125,8 +127,8 @@ class InputProcessor:
         params.max_tokens = self.limits.resolve_max_tokens(params, num_virtual + len(ids))
         return RenderedPrompt(ids, params)
 
-    async def _read(self, request: NewRequest) -> tuple[SamplingParams, Prompt, PromptIds, PromptEmbeds | None]:
-        """Return a copy of a request's parameters, its prompt in normal form and as ids, and its virtual tokens."""
+    async def _read(self, request: NewRequest) -> tuple[SamplingParams, Prompt, PromptEmbeds | None]:
+        """Return a copy of a request's parameters, its prompt with its ids, and its virtual tokens."""
         params = request.params.clone()
         self.limits.check_params(params, max_logprobs=request.max_logprobs)
         check_budget(params, self._formats)
@@ -139,7 +141,7 @@ class InputProcessor:
             keep_end=request.truncation_side != "right",
             add_special_tokens=request.add_special_tokens,
         )
-        return params, prompt, read, virtual
+        return params, read, virtual
 
     async def _with_start(
         self, params: SamplingParams, text: str | None, ids: list[int], request: NewRequest
@@ -231,9 +233,9 @@ class InputProcessor:
             )
 
 
-def _check_embeds(embeds: PromptEmbeds | None, params: SamplingParams, read: PromptIds) -> None:
+def _check_embeds(embeds: PromptEmbeds | None, params: SamplingParams, prompt: Prompt) -> None:
     """Refuse images beside embeddings, and parameters that need the prompt's ids if the prompt consists of embeddings."""
-    if embeds is not None and read.features:
+    if embeds is not None and prompt.features:
         text = "Images are not compatible with prompt embeds, and so with adapters of virtual tokens."
         raise InvalidRequest(text, field="messages")
     if embeds is not None and (name := params.needs_whole_prompt):

@@ -15,7 +15,7 @@ from tetrad.frontend.engine.prepared_request import PreparedRequest
 from tetrad.frontend.llm.backends import Backends
 from tetrad.frontend.llm.draining import Gate
 from tetrad.frontend.llm.input_processor import InputProcessor, RenderedPrompt
-from tetrad.frontend.llm.model_tasks import GENERATE, ModelTasks
+from tetrad.frontend.llm.model_tasks import GENERATE, ModelTasks, use_without_pooling
 from tetrad.frontend.llm.output_stream import OutputStream
 from tetrad.frontend.media.features import MediaFeature, total_bytes
 from tetrad.frontend.request.admission import Admission, Ticket
@@ -24,7 +24,7 @@ from tetrad.frontend.request.deadlines import Deadline, earliest_deadline, withi
 from tetrad.frontend.request.new_pooling import NewPooling
 from tetrad.frontend.request.new_request import NewRequest
 from tetrad.frontend.request.prompt_scores import PARAMETER
-from tetrad.frontend.request.prompts import estimated_prompt_tokens
+from tetrad.frontend.request.prompts import estimated_prompt_tokens, has_media
 from tetrad.frontend.request.request_state import RequestState
 from tetrad.frontend.request.sampling_values import name_of_extra_args
 from tetrad.frontend.routing.placement import Placement
@@ -123,7 +123,7 @@ class RequestIntake(Intake[InputProcessor]):
         """Refuse a request that can be refused at once; else return the processor that prepares it, and the request."""
         inputs = self._gate.required(self._inputs)
         request.check()
-        self._check_generates()
+        self._check_generates(request)
         request = request.with_transfer()
         self._check_extra_args(request)
         self._check_scores(request)
@@ -131,9 +131,17 @@ class RequestIntake(Intake[InputProcessor]):
             self._engines.check_transfer(request.kv_transfer)
         return inputs, request
 
-    def _check_generates(self) -> None:
-        """Raise InvalidRequest, with the endpoint to use, for a pooling model."""
-        facts = self._engines.info.pooling
+    def _check_generates(self, request: NewRequest) -> None:
+        """Raise InvalidRequest for a pooling model, Unsupported for a prompt without media if the model needs some.
+
+        Both name the endpoint to use.
+        """
+        info = self._engines.info
+        if info.is_encoder_decoder and not has_media(request.prompt):
+            use, hint = use_without_pooling(transcribes=True), self._tasks.hint(GENERATE)
+            text = f"The model does not support Completions API, and a prompt needs exactly 1 audio: {use}{hint}"
+            raise Unsupported(text, field="model")
+        facts = info.pooling
         if facts is not None and not facts.generates:
             hint = self._tasks.hint(GENERATE)
             raise InvalidRequest(f"This model does not generate: it pools. Use {facts.endpoint}.{hint}", field="model")

@@ -37,6 +37,10 @@ class Placed(Protocol):
     def modality(self) -> str:
         """Which of these it is."""
 
+    @property
+    def is_embeds(self) -> bool:
+        """Whether it is embeddings that the client has computed."""
+
 
 class MediaLimits:
     """The limits of one model.
@@ -46,10 +50,19 @@ class MediaLimits:
         most: the operator's limits by modality.
         preprocessed: the media that the model's tokenizer preprocesses.
         engines: say which media the workers take.
+        takes_embeds: whether clients may send embeddings of media that they have computed themselves.
     """
 
-    def __init__(self, model: str, most: Mapping[str, int], preprocessed: Iterable[ModalityFacts], engines: Engines) -> None:
-        self._model, self._most = model, most
+    def __init__(
+        self,
+        model: str,
+        most: Mapping[str, int],
+        preprocessed: Iterable[ModalityFacts],
+        engines: Engines,
+        *,
+        takes_embeds: bool = False,
+    ) -> None:
+        self._model, self._most, self._takes_embeds = model, most, takes_embeds
         self._preprocessed = {facts.modality: facts for facts in preprocessed}
         self._engines = engines
 
@@ -77,7 +90,12 @@ class MediaLimits:
             field = items[0].where if items else "mm_processor_kwargs" if kwargs else "media_io_kwargs"
             raise InvalidRequest(f"{self._model} is not a multimodal model", field=field)
         for modality in dict.fromkeys(item.modality for item in items):
-            self._check_count(modality, [item for item in items if item.modality == modality], taken)
+            its = [item for item in items if item.modality == modality]
+            embedded = [item for item in its if item.is_embeds]
+            self._check_embeds(modality, its, embedded)
+            # As in vLLM, a limit of 0 means that the encoder is not used: embeddings are taken without it.
+            if not embedded or self._most.get(modality) != 0:
+                self._check_count(modality, its, taken)
 
     def _check_count(self, modality: str, items: Sequence[Placed], taken: tuple[str, ...]) -> None:
         of_model = self._limit_of_model(modality) if modality in taken else 0
@@ -87,6 +105,13 @@ class MediaLimits:
             if len(items) <= of_model:
                 text += " Set `--limit-mm-per-prompt` to increase this limit."
             raise InvalidRequest(text, field=items[int(most)].where)
+
+    def _check_embeds(self, modality: str, items: Sequence[Placed], embedded: Sequence[Placed]) -> None:
+        if embedded and not self._takes_embeds:
+            text = f"You must set `--enable-mm-embeds` to input `{modality}_embeds`"
+            raise InvalidRequest(text, field=embedded[0].where)
+        if embedded and len(embedded) < len(items):
+            raise InvalidRequest(f"Mixing raw {modality} and embedding inputs is not allowed", field=embedded[0].where)
 
     def _limit_of_model(self, modality: str) -> float:
         encoded = [facts for facts in self._engines.info.modalities if facts.modality == modality]

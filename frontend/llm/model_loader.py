@@ -49,7 +49,7 @@ class ModelLoader:
         """
         self._check_alone()
         self._models.readiness.check_started()
-        names = dict.fromkeys(names_of(model.served_model_names, model.lora_modules))
+        names = dict.fromkeys(names_of(model.served_model_names, model.lora_modules, model.default_mm_loras))
         self._check_free(names)
         if being_loaded := next(filter(self._loading.__contains__, names), None):
             raise AlreadyExists(f"The model `{being_loaded}` is being loaded.", field="served_model_names")

@@ -7,6 +7,8 @@ from tetrad.frontend.request.pooling import PoolingFacts
 
 GENERATE = "generate"
 """The name of the task of models that generate; the pooling tasks have names of their own."""
+TRANSCRIBE = "transcription"
+"""vLLM's name of the task of models that transcribe, which do nothing else."""
 
 
 class TaskModel(Protocol):
@@ -18,7 +20,11 @@ class TaskModel(Protocol):
 
     @property
     def pooling(self) -> PoolingFacts | None:
-        """The pooling facts of the model; None: it is a generating model."""
+        """The pooling facts of the model; None: it generates or transcribes."""
+
+    @property
+    def transcribes(self) -> bool:
+        """Whether the model turns speech into text."""
 
     @property
     def all_names(self) -> list[str]:
@@ -37,7 +43,9 @@ class ModelTasks:
 
     def hint(self, *tasks: str) -> str:
         """Return a sentence, to be appended to an error, that names the models with one of these tasks; empty: none has."""
-        names = [f"`{model.all_names[0]}`" for model in self._models if model.started and _has(model.pooling, tasks)]
+        wanted = set(tasks)
+        able = [model for model in self._models if model.started and not wanted.isdisjoint(tasks_of(model))]
+        names = [f"`{model.all_names[0]}`" for model in able]
         if not names:
             return ""
         if len(names) == 1:
@@ -45,12 +53,14 @@ class ModelTasks:
         return f" The models {', '.join(names)} of this server do that."
 
 
-def tasks_of(facts: PoolingFacts | None) -> tuple[str, ...]:
-    """Return the tasks of a model with these pooling facts; None: it is a generating model."""
+def use_without_pooling(*, transcribes: bool) -> str:
+    """Return what a model without pooling tasks does and the endpoint for it, for errors."""
+    return "it transcribes. Use /v1/audio/transcriptions." if transcribes else "it generates. Use /v1/completions."
+
+
+def tasks_of(model: TaskModel) -> tuple[str, ...]:
+    """Return the tasks of a model, by vLLM's names."""
+    facts = model.pooling
     if facts is None:
-        return (GENERATE,)
+        return (TRANSCRIBE,) if model.transcribes else (GENERATE,)
     return (GENERATE, *facts.tasks) if facts.generates else facts.tasks
-
-
-def _has(facts: PoolingFacts | None, tasks: tuple[str, ...]) -> bool:
-    return not set(tasks).isdisjoint(tasks_of(facts))

@@ -8,6 +8,7 @@ import functools
 
 from tetrad.frontend.llm.input_parts import InputParts
 from tetrad.frontend.llm.intake import Intake
+from tetrad.frontend.llm.model_tasks import use_without_pooling
 from tetrad.frontend.llm.pooling_inputs import PoolingInputs
 from tetrad.frontend.llm.pooling_job import PoolingJob
 from tetrad.frontend.llm.pooling_window import PoolingWindow
@@ -56,8 +57,8 @@ class PoolingIntake(Intake[PoolingInputs]):
         if facts is None:
             wanted = [each.task for each in new.params if each.task is not None]
             hint = self._tasks.hint(*(wanted or TASKS))
-            text = f"This model does not support pooling: it generates. Use /v1/completions.{hint}"
-            raise InvalidRequest(text, field="model")
+            use = use_without_pooling(transcribes=self._engines.info.supports_transcription)
+            raise InvalidRequest(f"This model does not support pooling: {use}{hint}", field="model")
         return facts
 
     @staticmethod

@@ -1,6 +1,6 @@
 """PromptReader: converts a prompt in its normal form to token ids, with the features of its images, and truncates it."""
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 from tetrad.frontend.llm.served_model import ServedModel
 from tetrad.frontend.media.features import MediaFeature, kept_features
@@ -8,14 +8,6 @@ from tetrad.frontend.media.loader import MediaLoader
 from tetrad.frontend.request.prompts import Prompt
 from tetrad.frontend.tokenizer.client import TokenizerClient
 from tetrad.services.errors import InvalidRequest
-
-
-@dataclass(frozen=True, slots=True)
-class PromptIds:
-    """A prompt as it is sent: its ids, in which images are expanded placeholders, and the images' features."""
-
-    token_ids: list[int]
-    features: tuple[MediaFeature, ...] = ()
 
 
 class PromptReader:
@@ -30,8 +22,8 @@ class PromptReader:
     def __init__(self, tokenizer: TokenizerClient, model: ServedModel, media: MediaLoader) -> None:
         self._tokenizer, self._model, self._media = tokenizer, model, media
 
-    async def read(self, prompt: Prompt, *, most: int | None, keep_end: bool, add_special_tokens: bool) -> PromptIds:
-        """Return the ids of a prompt.
+    async def read(self, prompt: Prompt, *, most: int | None, keep_end: bool, add_special_tokens: bool) -> Prompt:
+        """Return a prompt with its ids, in which images are expanded placeholders, and with the images' features.
 
         Args:
             prompt: text, ids or embeddings.
@@ -47,7 +39,7 @@ class PromptReader:
             text = "truncate_prompt_tokens is not compatible with prompt embeds."
             raise InvalidRequest(text, field="truncate_prompt_tokens")
         if prompt.token_ids is not None and not prompt.media:
-            return _kept(prompt.token_ids, prompt.features, most, keep_end)
+            return _kept(prompt, prompt.token_ids, prompt.features, most, keep_end)
         text = prompt.text or ""
         # Beside media, the prompt may be a decoder's start token alone, which the tokenizer writes.
         if prompt.token_ids is None and (text or not prompt.media):
@@ -58,19 +50,20 @@ class PromptReader:
         if prompt.media:
             return await self._read_with_media(prompt, most, keep_end, add_special_tokens)
         [ids] = await self._tokenizer.encode([text], add_special_tokens=add_special_tokens, max_tokens=most, keep_end=keep_end)
-        return PromptIds(ids)
+        return replace(prompt, token_ids=ids, features=())
 
-    async def _read_with_media(self, prompt: Prompt, most: int | None, keep_end: bool, add_special_tokens: bool) -> PromptIds:
+    async def _read_with_media(self, prompt: Prompt, most: int | None, keep_end: bool, add_special_tokens: bool) -> Prompt:
         files = await self._media.load(prompt.media, prompt.cache_salt)
         given = prompt.text or "" if prompt.token_ids is None else prompt.token_ids
         ids, features = await self._tokenizer.encode_with_media(
             given, files, prompt.mm_processor_kwargs, prompt.media_io_kwargs, add_special_tokens=add_special_tokens
         )
-        return _kept(ids, features, most, keep_end)
+        return _kept(prompt, ids, features, most, keep_end)
 
 
-def _kept(ids: list[int], features: tuple[MediaFeature, ...], most: int | None, keep_end: bool) -> PromptIds:
-    return PromptIds(kept(ids, most, keep_end), kept_features(features, len(ids), most, keep_end))
+def _kept(prompt: Prompt, ids: list[int], features: tuple[MediaFeature, ...], most: int | None, keep_end: bool) -> Prompt:
+    cut = kept_features(features, len(ids), most, keep_end)
+    return replace(prompt, token_ids=kept(ids, most, keep_end), features=cut)
 
 
 def kept(ids: list[int], most: int | None, keep_end: bool) -> list[int]:

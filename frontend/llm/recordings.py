@@ -8,7 +8,6 @@ from tetrad.frontend.request.deadlines import earliest_deadline, within
 from tetrad.frontend.tokenizer.client import TokenizerClient
 from tetrad.services.errors import InvalidRequest, Unsupported
 
-_AUDIO = "audio"
 _APIS = {SpeechTask.TRANSCRIBE: "Transcriptions", SpeechTask.TRANSLATE: "Translations"}
 
 
@@ -45,7 +44,7 @@ class Recordings:
 
     def tasks(self) -> tuple[SpeechTask, ...]:
         """Return what the model makes of recordings."""
-        return self._model.tokenizer.speech_tasks if self._model.media.is_encoded(_AUDIO) else ()
+        return self._model.tokenizer.speech_tasks if self._model.transcribes else ()
 
     def check_task(self, task: SpeechTask) -> None:
         """Raise Unsupported if the model does not do a task."""

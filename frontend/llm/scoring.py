@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.llm.model_tasks import use_without_pooling
 from tetrad.frontend.net.side_thread import in_side_thread
 from tetrad.frontend.request.pooling import CLASSIFY, EMBED, TOKEN_EMBED, PooledTensor, PoolingParams, PoolingRequestOutput
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt
@@ -109,7 +110,7 @@ async def score_pairs(
 def _scoring_task(llm: AsyncLLM) -> str:
     facts = llm.pooling
     if facts is None:
-        text = "This model does not support the Scoring API: it generates. Use /v1/completions."
+        text = f"This model does not support the Scoring API: {use_without_pooling(transcribes=llm.transcribes)}"
         raise InvalidRequest(text + llm.shared.tasks.hint(*_SCORING), field="model")
     task = next((each for each in _SCORING if each in facts.tasks), None)
     if task is None:

@@ -9,15 +9,18 @@ from typing import Any, Self
 
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.engine.facts import EngineInfo, TokenizerInfo
+from tetrad.frontend.further_models import media_loras, modules_of
 from tetrad.frontend.llm.adapter_names import AdapterNames
 from tetrad.frontend.llm.backends import Backends
 from tetrad.frontend.llm.limits import Limits
+from tetrad.frontend.llm.media_adapters import MediaAdapters
 from tetrad.frontend.llm.media_limits import MediaLimits
+from tetrad.frontend.llm.model_tasks import use_without_pooling
 from tetrad.frontend.media.settings import item_limits
 from tetrad.frontend.parsing.formats import ChatFormats, choose_chat_formats
 from tetrad.frontend.request.outputs import LoRARequest
 from tetrad.frontend.request.sampling_defaults import sampling_defaults
-from tetrad.services.errors import FailedPrecondition, NotFound
+from tetrad.services.errors import FailedPrecondition, NotFound, Unsupported
 
 
 class ModelNames:
@@ -67,7 +70,9 @@ class ServedModel:
         names_reasoning: whether the settings name the format of reasoning; else it follows from the chat template.
         sampling_defaults: the model authors' sampling parameters, by SamplingParams' names; empty if they are not to be used.
         stream_interval: the default of requests that do not set it.
+        transcribes: whether the model turns speech into text, and answers no chats.
         padded_vocab_size: ids of outputs are smaller; those beyond the tokenizer's vocabulary have no text. 0: the tokenizer's.
+        media_adapters: the adapters of prompts with media.
     """
 
     names: ModelNames
@@ -79,7 +84,15 @@ class ServedModel:
     stream_interval: int = 1
     template_variables: dict[str, Any] = field(default_factory=dict)
     names_reasoning: bool = False
+    transcribes: bool = False
     padded_vocab_size: int = 0
+    media_adapters: MediaAdapters = field(default_factory=lambda: MediaAdapters((), AdapterNames()))
+
+    def check_chats(self) -> None:
+        """Raise Unsupported, with the endpoint to use, if the model transcribes."""
+        if self.transcribes:
+            use = use_without_pooling(transcribes=True)
+            raise Unsupported(f"The model does not support Chat Completions API: {use}", field="model")
 
     @classmethod
     async def of(cls, settings: FrontendSettings, tokenizer: TokenizerInfo, backends: Backends) -> Self:
@@ -100,22 +113,33 @@ class ServedModel:
             tokenizer.chat_template,
             functools.partial(backends.tokenizer.encode, add_special_tokens=False),
         )
+        adapters = AdapterNames(modules_of(settings.lora_modules, settings.default_mm_loras), settings.lora_resolver_dir)
+        media_adapters = MediaAdapters(media_loras(settings.default_mm_loras), adapters)
+        media_adapters.check(root, [facts.modality for facts in tokenizer.modalities])
         recommended = tokenizer.generation_config if settings.use_generation_config else {}
         return cls(
             ModelNames(
                 settings.served_model_names or (root,),
                 root=root,
-                adapters=AdapterNames(settings.lora_modules, settings.lora_resolver_dir),
+                adapters=adapters,
             ),
             tokenizer,
             Limits(settings, context=backends.engines, vocab_size=vocab_size),
             formats,
             sampling_defaults(recommended, settings.override_generation_config),
-            MediaLimits(root, item_limits(settings.limit_mm_per_prompt), tokenizer.modalities, backends.engines),
+            MediaLimits(
+                root,
+                item_limits(settings.limit_mm_per_prompt),
+                tokenizer.modalities,
+                backends.engines,
+                takes_embeds=settings.enable_mm_embeds,
+            ),
             settings.stream_interval,
             template_variables=json.loads(settings.default_chat_template_kwargs or "{}"),
             names_reasoning=settings.reasoning_parser not in ("auto", "none"),
+            transcribes=engine.supports_transcription,
             padded_vocab_size=engine.vocab_size,
+            media_adapters=media_adapters,
         )
 
 

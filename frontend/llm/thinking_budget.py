@@ -22,18 +22,15 @@ def check_budget(params: SamplingParams, formats: ChatFormats) -> None:
         raise InvalidRequest(text, field="thinking_token_budget")
 
 
-def marks_of_budget(
-    params: SamplingParams, formats: ChatFormats, prompt: Prompt, prompt_token_ids: Sequence[int]
-) -> MarkIds | None:
+def marks_of_budget(params: SamplingParams, formats: ChatFormats, prompt: Prompt) -> MarkIds | None:
     """Return the marks of the output's reasoning. None: the request has no budget, or its output no reasoning.
 
-    Args:
-        The start mark is empty if the prompt has opened the reasoning.
+    The start mark is empty if the prompt has opened the reasoning.
 
+    Args:
         params: with a constraint that holds from the first token there is no reasoning.
         formats: the model's formats.
-        prompt: its text shows whether reasoning is open or over, if the text is known.
-        prompt_token_ids: show it otherwise.
+        prompt: its text shows whether reasoning is open or over; if it has no text, its ids do.
     """
     reasoning, marks, outputs = formats.reasoning, formats.thinking, params.structured_outputs
     if params.thinking_token_budget is None or (outputs is not None and outputs.start_after_token_ids is None):
@@ -42,7 +39,7 @@ def marks_of_budget(
         return None
     is_open = reasoning.is_open(prompt.text or "")
     if prompt.text is None:
-        is_open |= _last_place(prompt_token_ids, marks.start) > _last_place(prompt_token_ids, marks.end)
+        is_open |= _last_place(prompt.ids, marks.start) > _last_place(prompt.ids, marks.end)
     return dataclasses.replace(marks, start=()) if is_open else marks
 
 

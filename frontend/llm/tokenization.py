@@ -161,6 +161,7 @@ class Texts:
         return [_with_files(message, files) for message in messages]
 
     def _checked_chat(self, messages: Sequence[dict[str, Any]], options: ChatOptions) -> _Chat:
+        self._model.check_chats()
         given: dict[str, Any] = {"add_generation_prompt": True, **options}
         if self._model.template_variables:
             given["chat_template_kwargs"] = self._model.template_variables | (given.get("chat_template_kwargs") or {})

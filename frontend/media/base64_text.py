@@ -3,11 +3,12 @@
 import binascii
 from functools import partial
 
-from tetrad.frontend.media.items import AUDIO, VIDEO
+from tetrad.frontend.media.items import AUDIO, IMAGE, VIDEO
 from tetrad.frontend.net.side_thread import unless_short
 from tetrad.services.errors import InvalidRequest
 
-_OPTIONS = {AUDIO: "max_audio_bytes", VIDEO: "max_video_bytes"}
+_OPTIONS = {IMAGE: "max_media_bytes", AUDIO: "max_audio_bytes", VIDEO: "max_video_bytes"}
+"""Modality -> the option that limits its files; the files of tensors are limited by that of messages."""
 _SMALL_CHARS = 1 << 16
 _SLICE_CHARS = 1 << 18
 """A multiple of four: each slice is base64 by itself. One is decoded in about half a millisecond."""
@@ -20,7 +21,7 @@ async def decode_base64(text: str, where: str, most: int, what: str = "image") -
         text: the base64.
         where: the field of the request, for errors.
         most: maximum size of the file in bytes.
-        what: the modality, for errors.
+        what: the modality, or the name of a tensor, for errors.
 
     Raises:
         InvalidRequest: the text is empty or no base64, or the file is too large.
@@ -36,7 +37,7 @@ async def decode_base64(text: str, where: str, most: int, what: str = "image") -
 def check_size(num_bytes: int, where: str, most: int, what: str = "image") -> None:
     """Raise InvalidRequest for a file that is larger than the limit."""
     if num_bytes > most:
-        option = _OPTIONS.get(what, "max_media_bytes")
+        option = _OPTIONS.get(what, "max_message_bytes")
         text = f"{where}: the {what} has at least {num_bytes} bytes; the limit is {most} ({option})."
         raise InvalidRequest(text, field=where, reason="MEDIA_TOO_LARGE")
 

@@ -1,5 +1,6 @@
 """Media items: the images, audio and videos of a prompt, before and after they are fetched. Values only."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,7 +28,8 @@ class ModalityFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaSource:
-    """An item of a request, and where it is. At most one of `url`, `base64` and `data` is set; none: `uuid` alone names it.
+    """An item of a request, and where it is. At most one of `url`, `base64`, `data` and `embeds` is set; none: `uuid` alone
+    names it.
 
     Attributes:
         where: the field of the request, for errors.
@@ -37,6 +39,8 @@ class MediaSource:
         uuid: the client's own name of the content; empty: its hash.
         media_type: as "image/png"; empty: unknown.
         modality: "image", "audio" or "video".
+        embeds: the item's embeddings: a file of torch.save for each tensor's name, as bytes or in base64.
+        is_embeds: whether the item is embeddings; also of one that `uuid` alone names.
     """
 
     where: str
@@ -46,6 +50,8 @@ class MediaSource:
     uuid: str = ""
     media_type: str = ""
     modality: str = IMAGE
+    embeds: Mapping[str, str | bytes] = field(default_factory=dict, repr=False)
+    is_embeds: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +64,7 @@ class MediaItem:
         media_type: as "image/png"; empty: unknown.
         modality: "image", "audio" or "video".
         where: the field of the request, for errors.
+        is_embeds: whether the file has the item's embeddings.
     """
 
     data: bytes = field(repr=False)
@@ -65,3 +72,4 @@ class MediaItem:
     media_type: str = ""
     modality: str = IMAGE
     where: str = ""
+    is_embeds: bool = False

@@ -19,6 +19,7 @@ from tetrad.frontend.media.uuids import salted
 from tetrad.frontend.media.web_files import WebRules, fetch
 from tetrad.frontend.net.together import all_of
 from tetrad.services.errors import InvalidRequest, Overloaded
+from tetrad.services.models.media_embeds import join_embeds
 from tetrad.services.models.video_frames import MEDIA_TYPE as FRAMES_TYPE
 from tetrad.services.models.video_frames import join_frames
 
@@ -88,10 +89,13 @@ class MediaLoader:
             media_type=media_type[:_MAX_TYPE_CHARS] if media_type.isprintable() else "",
             modality=source.modality,
             where=source.where,
+            is_embeds=source.is_embeds,
         )
 
     async def _read(self, source: MediaSource) -> tuple[bytes, str]:
         """Return a file and its media type; an empty type is unknown, an empty file is known by its name."""
+        if source.embeds:
+            return await self._embeds(source), ""
         rules = self._rules[source.modality]
         if source.data is not None:
             check_size(len(source.data), source.where, rules.max_bytes, source.modality)
@@ -116,6 +120,14 @@ class MediaLoader:
                 return await asyncio.get_running_loop().run_in_executor(self._threads, read), ""
             file = await fetch(source.url, source.where, rules, self._threads)
             return file.data, file.media_type
+
+    async def _embeds(self, source: MediaSource) -> bytes:
+        """Return the file of an item's embeddings. Only the size of the request and of a message limit them, as in vLLM."""
+        most, files = self._settings.max_message_bytes, {}
+        for name, tensor in source.embeds.items():
+            where = f"{source.where}.{name}"
+            files[name] = tensor if isinstance(tensor, bytes) else await decode_base64(tensor, where, most, name)
+        return join_embeds(files)
 
     @contextlib.asynccontextmanager
     async def _fetching(self, source: MediaSource) -> AsyncIterator[None]:

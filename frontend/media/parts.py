@@ -19,6 +19,9 @@ _LINKS: Mapping[str, tuple[str, str]] = {
 }
 """Type of a part -> its modality, and its key with a URL."""
 _INPUT_AUDIO = "input_audio"
+_EMBEDS: Mapping[str, str] = {"image_embeds": IMAGE, "audio_embeds": AUDIO, "video_embeds": VIDEO}
+"""Type of a part, and its key, with embeddings that the client has computed -> their modality."""
+_MAX_TENSORS = 8
 _MAX_FORMAT_CHARS = 32
 Media = MediaSource | MediaItem
 
@@ -42,13 +45,15 @@ def media_of_part(where: str, part: object) -> Media | None:
         return None
     kind = part.get("type")
     if kind is None:
-        kind = next((name for name in (*_LINKS, _INPUT_AUDIO) if name in part), None)
+        kind = next((name for name in (*_LINKS, _INPUT_AUDIO, *_EMBEDS) if name in part), None)
     if not isinstance(kind, str):
         return None
     if kind in MODALITIES:
         return _given(where, part, kind)
     if kind == _INPUT_AUDIO:
         return _input_audio(where, part)
+    if kind in _EMBEDS:
+        return _embedded(where, part, kind)
     return _linked(where, part, *_LINKS[kind]) if kind in _LINKS else None
 
 
@@ -84,6 +89,19 @@ def _linked(where: str, part: dict[str, Any], modality: str, key: str) -> MediaS
         text = f"{where}.{key} must be a URL or {{url}}, got {type(given).__name__ if given != '' else 'an empty text'}."
         raise InvalidRequest(text, field=f"{where}.{key}")
     return MediaSource(where=where, url=given, uuid=name, modality=modality)
+
+
+def _embedded(where: str, part: dict[str, Any], key: str) -> MediaSource:
+    """Return the item of a part with a tensor, or an object of them, as base64 of files of torch.save, or null with a uuid."""
+    given, field = part.get(key), f"{where}.{key}"
+    uuid = checked_uuid(f"{where}.uuid", part.get("uuid"))
+    if given is None and uuid:
+        return MediaSource(where=where, uuid=uuid, modality=_EMBEDS[key], is_embeds=True)
+    tensors: dict[str, Any] = given if isinstance(given, dict) else {key: given}
+    if not 0 < len(tensors) <= _MAX_TENSORS or not all(isinstance(each, str) and each for each in tensors.values()):
+        text = f"{field} must be the base64 of a file of torch.save, or an object of such texts, at most {_MAX_TENSORS}."
+        raise InvalidRequest(text, field=field)
+    return MediaSource(where=where, embeds=tensors, uuid=uuid, modality=_EMBEDS[key], is_embeds=True)
 
 
 def _input_audio(where: str, part: dict[str, Any]) -> MediaSource:

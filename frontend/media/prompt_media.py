@@ -4,6 +4,7 @@ The items are files as bytes. Callers with decoded pixels encode them first.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tetrad.frontend.media.items import IMAGE, MODALITIES, MediaSource
@@ -71,9 +72,9 @@ def _all(items: Any) -> list[Any]:
 
 def _source(modality: str, place: int, item: object, name: object) -> MediaSource:
     where = f"{_FIELD}.{modality}[{place}]"
-    if isinstance(item, MediaSource):
-        return item
     uuid = checked_uuid(f"{_UUIDS}.{modality}[{place}]", name)
+    if isinstance(item, MediaSource):
+        return replace(item, uuid=uuid) if uuid else item
     if item is None and uuid:
         return MediaSource(where=where, uuid=uuid, modality=modality)
     if not isinstance(item, bytes | bytearray | memoryview) or not item:

@@ -54,6 +54,12 @@ class MediaSettings(PublicSettings):
         description='Maximum number of items of each kind in a prompt, a JSON object: {"image": 4, "video": 1} or {"image": '
         '{"count": 4}}. Empty: 999, or the model\'s own limit.',
     )
+    enable_mm_embeds: bool = Field(
+        False,
+        description="Accept embeddings of images and audio that clients have computed themselves (parts image_embeds and "
+        "audio_embeds of messages, tensors in multi_modal_data). Enable it only for trusted clients, since they choose the "
+        "input vector of each position.",
+    )
     max_media_bytes: int = Field(20 << 20, ge=1024, description="Maximum size of an image file, in bytes.")
     max_speech_bytes: int = Field(
         25 << 20, ge=1024, description="Maximum size of an audio file to transcribe or translate, in bytes."

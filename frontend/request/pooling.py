@@ -112,19 +112,20 @@ class PoolingFacts:
 
 
 def required_facts(
-    facts: PoolingFacts | None, task: str, what: str, error: type[TetradError] = InvalidRequest, *, hint: str = ""
+    facts: PoolingFacts | None, task: str, what: str, error: type[TetradError] = InvalidRequest, *, use: str, hint: str = ""
 ) -> PoolingFacts:
     """Return the facts of a pooling model; if it does not have the task, raise an error that names its endpoint.
 
     Args:
-        facts: the facts of the model; None: it is a generative model.
+        facts: the facts of the model; None: it pools nothing.
         task: the task that is needed.
         what: name of the requested feature, for the message.
         error: class of the error.
+        use: what a model that pools nothing does and the endpoint for it, for the message.
         hint: end of the message: names other models that have the task.
     """
     if facts is None:
-        text = f"The model does not support {what}: it generates. Use /v1/completions.{hint}"
+        text = f"The model does not support {what}: {use}{hint}"
         raise error(text, field="model")
     if task not in facts.tasks:
         text = f"The model does not support {what}: it has the tasks {', '.join(facts.tasks)}. Use {facts.endpoint}.{hint}"

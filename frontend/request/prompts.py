@@ -64,6 +64,7 @@ _KEYS = (
     "prompt, prompt_token_ids, prompt_embeds, multi_modal_data, multi_modal_uuids, mm_processor_kwargs, media_io_kwargs and "
     "cache_salt"
 )
+_MEDIA_KEYS = ("mm_features", "multi_modal_data", "multi_modal_uuids", "encoder_prompt", "decoder_prompt")
 _MAX_SALT_CHARS = 128
 _SALT_FORBIDDEN = frozenset("@/\\\0")
 
@@ -87,6 +88,12 @@ class Prompt:
     mm_processor_kwargs: Mapping[str, Any] = field(default_factory=dict)
     media_io_kwargs: Mapping[str, Any] = field(default_factory=dict)
     features: tuple[MediaFeature, ...] = ()
+
+    @property
+    def ids(self) -> list[int]:
+        """The ids of a prompt that has been tokenized."""
+        assert self.token_ids is not None
+        return self.token_ids
 
 
 def normalize_prompt(prompt: PromptType, *, cache_salt: str = "") -> Prompt:
@@ -122,6 +129,11 @@ def normalize_prompt(prompt: PromptType, *, cache_salt: str = "") -> Prompt:
     if text is None:
         raise _wrong("A prompt needs `prompt`, `prompt_token_ids` or `prompt_embeds`.")
     return Prompt(_checked_text(text), None, salt, media=media, **kwargs)
+
+
+def has_media(prompt: PromptType) -> bool:
+    """Return whether a prompt has fields of media; also for prompts that are invalid."""
+    return isinstance(prompt, dict) and not prompt.keys().isdisjoint(_MEDIA_KEYS)
 
 
 def estimated_prompt_tokens(prompt: PromptType) -> int:

@@ -1,4 +1,4 @@
-"""RequestState: the state of one request: its n sequences, its output kind, its times.
+"""RequestState: the state of one request: its n sequences, its output kind, its times, its first phase on another engine core.
 
 Made by the input processor, updated by the output processor; makes RequestOutputs from its sequences.
 """
@@ -6,6 +6,7 @@ Made by the input processor, updated by the output processor; makes RequestOutpu
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from tetrad.frontend.media.features import MediaFeature
@@ -15,10 +16,37 @@ from tetrad.frontend.request.collector import OutputCollector
 from tetrad.frontend.request.kv_transfer import KvTransfer
 from tetrad.frontend.request.outputs import LoRARequest, PromptPositions, RequestMetrics, RequestOutput
 from tetrad.frontend.request.position_logprobs import FlatLogprobs, Positions
-from tetrad.frontend.request.prefilled import NOT_PREFILLED
 from tetrad.frontend.request.prompt_scores import PromptScores
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.frontend.request.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """The first phase of a request. The request's own facts include these, so that it counts once.
+
+    Attributes:
+        num_cached_tokens: number of prompt tokens that the producer had in its prefix cache; None: there was no such phase.
+        queued_time_s, prefill_time_s: as in RequestMetrics, at the producer.
+    """
+
+    num_cached_tokens: int | None = None
+    queued_time_s: float = 0.0
+    prefill_time_s: float = 0.0
+
+    def num_cached(self, num_cached_tokens: int, num_external_tokens: int) -> int:
+        """Return the number of tokens that no engine core has computed for this request.
+
+        Args:
+            num_cached_tokens: number of prompt tokens that the consumer had in its prefix cache, with those that it read.
+            num_external_tokens: number of tokens that it read from another engine core.
+        """
+        if self.num_cached_tokens is None:
+            return num_cached_tokens
+        return max(num_cached_tokens - num_external_tokens, self.num_cached_tokens)
+
+
+NOT_PREFILLED = Prefilled()
 
 
 class RequestState:

@@ -2,7 +2,12 @@
 
 Owned by the output processor. Knows tokens, text and stop strings; knows nothing of streams or callers. Another engine core or
 tokenizer can continue it from its ids and its number of raw characters.
+
+Stop strings: the one that is complete first ends the text; of several, the first in the list. Text that could be the start of a
+stop string is held back, so no part of one is ever delivered.
 """
+
+from typing import NamedTuple
 
 from tetrad.frontend.request.deadlines import Deadline
 from tetrad.frontend.request.outputs import CompletionOutput, FinishReasonName, LoRARequest
@@ -10,12 +15,53 @@ from tetrad.frontend.request.pooling import PooledTensor, PoolingParams
 from tetrad.frontend.request.position_logprobs import FlatLogprobs, Positions, actual_logprobs
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.frontend.request.spec_decode_metrics import RequestSpecDecodeMetrics
-from tetrad.frontend.request.stop_strings import StopStrings
 from tetrad.frontend.request.weight_versions import Spans, with_tokens
 from tetrad.services.observability.tracing import NO_SPAN, Span
 
 # Number of prompt tokens that a detokenizer needs to decide on leading spaces and unfinished characters.
 _CONTEXT_TOKENS = 16
+
+
+class StopMatch(NamedTuple):
+    """A stop string that was found, and the end of the text before or after it."""
+
+    stop: str
+    end: int
+
+
+class StopStrings:
+    """The stop strings of one request.
+
+    Args:
+        stops: non-empty strings; may be an empty tuple.
+        include_in_output: whether the text ends after the stop string rather than before it.
+    """
+
+    __slots__ = ("_include", "_stops", "held_back")
+
+    def __init__(self, stops: tuple[str, ...], *, include_in_output: bool) -> None:
+        self._stops = stops
+        self._include = include_in_output
+        # Number of characters at the end of an unfinished text that are held back.
+        self.held_back = 0 if include_in_output else max((len(stop) for stop in stops), default=1) - 1
+
+    def __bool__(self) -> bool:
+        return bool(self._stops)
+
+    def find(self, text: str, num_new_chars: int) -> StopMatch | None:
+        """Return the first stop string that the last `num_new_chars` characters of `text` complete, or None."""
+        if not num_new_chars:
+            return None
+        best: tuple[int, int] | None = None  # (end of the stop string, its index)
+        for order, stop in enumerate(self._stops):
+            start = text.find(stop, max(0, len(text) - num_new_chars - len(stop) + 1))
+            if start >= 0 and (best is None or (start + len(stop), order) < best):
+                best = (start + len(stop), order)
+        if best is None:
+            return None
+        completed, order = best
+        stop = self._stops[order]
+        return StopMatch(stop, completed if self._include else completed - len(stop))
 
 
 class Sequence:

@@ -1,8 +1,15 @@
-"""Placement: the engine core chosen for a request, and how much of its prompt this one has cached."""
+"""Placement: the engine core chosen for a request, and how much of its prompt this one has cached.
 
+A Dispatch sends the request's sequences there: the engine pool at once, PrefillFirst (prefill_first.py) after a producer has
+computed the prompt.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from tetrad.frontend.engine.client import EngineClient
+from tetrad.frontend.engine.client_sequence import ActiveSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,3 +23,10 @@ class Placement:
 
     engine: EngineClient
     num_held_tokens: int = 0
+
+
+class Dispatch(Protocol):
+    """A way to send requests. Owned by the backends, called by the intake."""
+
+    def send(self, placement: Placement, active: Sequence[ActiveSequence]) -> None:
+        """Send the sequences of one request; Unavailable if their engine core is given up."""

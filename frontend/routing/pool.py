@@ -8,7 +8,7 @@ import asyncio
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 
 from tetrad.frontend.engine.client import EngineClient
 from tetrad.frontend.engine.client_sequence import ActiveSequence
@@ -17,10 +17,9 @@ from tetrad.frontend.media.features import MediaFeature
 from tetrad.frontend.net.discovery import Discovery, Endpoint, fixed_endpoints
 from tetrad.frontend.request.kv_transfer import KvTransfer
 from tetrad.frontend.request.sequence import Sequence
-from tetrad.frontend.routing.member import Member
+from tetrad.frontend.routing.member import Member, can_do, missing_role, preferred
 from tetrad.frontend.routing.placement import Placement
 from tetrad.frontend.routing.ranks import Ranks
-from tetrad.frontend.routing.roles import can_do, missing_role, preferred
 from tetrad.frontend.routing.router import Router
 from tetrad.services.errors import TetradError, Unavailable
 from tetrad.services.log import get_logger
@@ -261,6 +260,11 @@ class EnginePool:
         candidates = preferred([each for each in able if each.health_order == least], transfer)
         chosen, num_held = self._router.place(candidates, token_ids, cache_salt, lora_name, features)
         return Placement(chosen.engine, num_held)
+
+    def send(self, placement: Placement, active: Iterable[ActiveSequence]) -> None:
+        """Send the sequences of one request to the chosen engine core; see Dispatch."""
+        for each in active:
+            placement.engine.add(each)
 
     def choose_producer(
         self,

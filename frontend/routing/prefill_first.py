@@ -13,11 +13,9 @@ from tetrad.frontend.engine.client import EngineClient
 from tetrad.frontend.engine.client_sequence import ActiveSequence, Engine
 from tetrad.frontend.engine.facts import KvRole
 from tetrad.frontend.engine.kv_transfer_wire import encode_kv_transfer
-from tetrad.frontend.request.prefilled import Prefilled
-from tetrad.frontend.request.request_state import RequestState
+from tetrad.frontend.request.request_state import Prefilled, RequestState
 from tetrad.frontend.request.sequence import Sequence as OutputSequence
 from tetrad.frontend.request.steps import RichUpdate
-from tetrad.frontend.routing.dispatch import DirectDispatch
 from tetrad.frontend.routing.placement import Placement
 from tetrad.frontend.routing.pool import EnginePool
 from tetrad.frontend.routing.prefill import Prefill
@@ -66,7 +64,6 @@ class PrefillFirst:
     ) -> None:
         self._pool, self._prefills, self._requests, self._metrics = pool, prefills, requests, metrics
         self._min_tokens, self._timeout_s = min_tokens, timeout_s
-        self._direct = DirectDispatch()
         # Producers that did not answer in time -> when the next prompt goes to them (monotonic clock). After an answer all do.
         self._slow: dict[EngineClient, float] = {}
 
@@ -75,7 +72,7 @@ class PrefillFirst:
         first = active[0]
         producer = self._producer_of(first) if self._is_worthwhile(placement, first) else None
         if producer is None:
-            self._direct.send(placement, active)
+            self._pool.send(placement, active)
         elif first.sequence.max_tokens == 1 and first.most_bytes <= producer.max_message_bytes:
             self._run_on(producer, active)
         else:

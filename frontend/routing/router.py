@@ -104,7 +104,7 @@ class Router:
             features: the images of the prompt; only prompts with the same images at the same places share prefixes.
         """
         self._turn += 1
-        keys = self._keys(engines, token_ids, salt_of(cache_salt, lora_name), features)
+        keys = self._keys(engines, token_ids, cache_salt, lora_name, features)
         chosen = engines[0] if len(engines) == 1 else self._cheapest(engines, keys, token_ids, lora_name, features)
         if lora_name:
             chosen.adapters.expect(lora_name)
@@ -116,12 +116,17 @@ class Router:
         return chosen, num_held
 
     def _keys(
-        self, engines: Sequence[C], token_ids: bytes, cache_salt: str, features: Sequence[MediaFeature] = ()
+        self,
+        engines: Sequence[C],
+        token_ids: bytes,
+        cache_salt: str,
+        lora_name: str = "",
+        features: Sequence[MediaFeature] = (),
     ) -> dict[int, list[int]]:
         """Return the keys of the prompt's blocks by block size; usually all engine cores have the same size."""
         if not self._prefix_affinity:
             return {}
-        first, num_tokens = first_parent(cache_salt), len(token_ids) // 4
+        first, num_tokens = first_parent(salt_of(cache_salt, lora_name)), len(token_ids) // 4
         return {
             size: list(block_keys(token_ids, size, first, media_keys(features, size, num_tokens))) if size else []
             for size in {engine.prefixes.block_size for engine in engines}

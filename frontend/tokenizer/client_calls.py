@@ -73,8 +73,7 @@ class TokenizerCalls:
         self._stall_s = stall_s
         self._on_answer = on_answer
         self._max_message_bytes = max_message_bytes
-        # Guards the retries of suspect calls, so that only one call that may crash tokenizers runs at a time: a harmless
-        # suspect is then not blamed for another one's crash.
+        # Guards the retries of suspect calls: only one of them runs at a time, so a crash is counted for the right call.
         self._suspects = asyncio.Lock()
         # Enough time for a second replica if the first one stalls.
         batches = partial(TokenizerBatches, self._ask_together, 2 * stall_s)
@@ -203,7 +202,7 @@ def _is_light(request: Any) -> bool:
 
 
 async def _watch(replica: Replica, limit: RunningLimit, interval_s: float) -> None:
-    """Ask a replica for its facts again and again, and restart the limit with each answer."""
+    """Request a replica's facts periodically, and restart the limit with each answer."""
     while True:
         await asyncio.sleep(interval_s)
         with contextlib.suppress(grpc.aio.AioRpcError):

@@ -31,7 +31,9 @@ def set_media(
 ) -> None:
     """Write the media of a prompt, the settings of their processors, and how files are read, into its request."""
     for item in items:
-        request.media.add(modality=item.modality, data=item.data, uuid=item.uuid, media_type=item.media_type)
+        request.media.add(
+            modality=item.modality, data=item.data, uuid=item.uuid, media_type=item.media_type, is_embeds=item.is_embeds
+        )
     if items and kwargs:
         request.mm_processor_kwargs_json = json.dumps(kwargs).encode()
     if items and io_kwargs:

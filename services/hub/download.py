@@ -52,6 +52,11 @@ class HubAccess:
         """The directory of the downloaded files."""
         return self.cache or cache_directory()
 
+    @property
+    def directory_setting(self) -> str:
+        """The name of the setting that chooses the directory."""
+        return "HF_HUB_CACHE" if self.cache is None else "download_dir"
+
 
 @dataclass(frozen=True, slots=True)
 class HubRequest:
@@ -95,7 +100,7 @@ def fetch_from_hub(request: HubRequest, report: Report) -> Path:
         return cached
     lock = request.access.directory / ".locks" / repository_directory(name.repository).name / "tetrad.lock"
     waiting = f"Waiting for another process that downloads {name.repository}"
-    with _one_line_problems(name, request.revision), locked(lock, on_wait=lambda: report(waiting)):
+    with _one_line_problems(name, request.revision, request.access), locked(lock, on_wait=lambda: report(waiting)):
         # The other process may have fetched the same model.
         return (None if request.refresh else _find_cached(request)) or _download(request, report)
 
@@ -117,8 +122,8 @@ class HubModel:
 
 def look_up(name: HubName, revision: str | None) -> HubModel:
     """Return the hub's description of a model; download at most its config.json. Raises NotFound as `fetch_from_hub` does."""
-    with _one_line_problems(name, revision):
-        access = HubAccess()
+    access = HubAccess()
+    with _one_line_problems(name, revision, access):
         sizes, num_parameters = _list_repository(name.repository, revision, access)
         selection = select_files(sizes, name.gguf)
         weights_bytes = sum(sizes[file] for file in selection.files if file.endswith((".safetensors", ".gguf", ".bin")))
@@ -127,7 +132,7 @@ def look_up(name: HubName, revision: str | None) -> HubModel:
 
 
 @contextlib.contextmanager
-def _one_line_problems(name: HubName, revision: str | None) -> Iterator[None]:
+def _one_line_problems(name: HubName, revision: str | None, access: HubAccess) -> Iterator[None]:
     """Turn any error of a download into one NotFound; TetradErrors pass unchanged."""
     try:
         yield
@@ -136,7 +141,7 @@ def _one_line_problems(name: HubName, revision: str | None) -> Iterator[None]:
     except NothingToSelect as error:
         raise _not_found(name, str(error)) from error
     except Exception as error:  # the client's errors, its HTTP library's and the system's
-        raise _not_found(name, describe_problem(error, name, revision, _endpoint())) from error
+        raise _not_found(name, describe_problem(error, name, revision, _endpoint(), access.directory_setting)) from error
 
 
 def _find_cached(request: HubRequest) -> Path | None:
@@ -152,7 +157,7 @@ def _download(request: HubRequest, report: Report) -> Path:
     if request.check is not None and request.with_weights and selection.gguf is None:
         request.check(_fetch_config(name.repository, revision, access))
     missing_bytes = _missing_bytes(selection, sizes, find_snapshot(name.repository, revision, access.cache))
-    _check_free_space(name, missing_bytes, access.directory)
+    _check_free_space(name, missing_bytes, access)
     if missing_bytes:
         report(f"Downloading {name} ({_size_text(missing_bytes)}) from {_endpoint()} into {access.directory}")
     patterns = [glob.escape(file) for file in selection.files]
@@ -198,14 +203,15 @@ def _missing_bytes(selection: Selection, sizes: Mapping[str, int], snapshot: Pat
     return sum(sizes[file] for file in selection.files if snapshot is None or not (snapshot / file).is_file())
 
 
-def _check_free_space(name: HubName, needed_bytes: int, cache: Path) -> None:
+def _check_free_space(name: HubName, needed_bytes: int, access: HubAccess) -> None:
+    cache = access.directory
     existing = next(path for path in (cache, *cache.parents) if path.exists())
     free = shutil.disk_usage(existing).free
     if needed_bytes and needed_bytes + _SPARE_BYTES > free:
         raise _not_found(
             name,
-            f"it needs {_size_text(needed_bytes)}, but {cache} has {_size_text(free)} free: make room, or set HF_HUB_CACHE to "
-            "a directory on a larger disk",
+            f"it needs {_size_text(needed_bytes)}, but {cache} has {_size_text(free)} free: make room, or set "
+            f"{access.directory_setting} to a directory on a larger disk",
         )
 
 

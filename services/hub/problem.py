@@ -10,8 +10,15 @@ from tetrad.services.hub.name import HubName
 _TOKEN = "https://huggingface.co/settings/tokens"
 
 
-def describe_problem(error: Exception, name: HubName, revision: str | None, endpoint: str) -> str:
-    """Return a description of the error and a remedy, without a full stop at its end."""
+def describe_problem(error: Exception, name: HubName, revision: str | None, endpoint: str, cache_setting: str) -> str:
+    """Return a description of the error and a remedy, without a full stop at its end.
+
+    Args:
+        error: the error.
+        name, revision: what was to be downloaded.
+        endpoint: URL of the hub.
+        cache_setting: name of the setting that chooses the directory of the downloaded files.
+    """
     from huggingface_hub import errors
 
     repository = name.repository
@@ -37,9 +44,10 @@ def describe_problem(error: Exception, name: HubName, revision: str | None, endp
     if isinstance(error, errors.HfHubHTTPError):
         return _describe_status(error.response.status_code, endpoint)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "the disk is full: make room, or set HF_HUB_CACHE to a directory on a larger disk"
-    if isinstance(error, PermissionError | FileExistsError | NotADirectoryError) or getattr(error, "errno", 0) == errno.EROFS:
-        return f"the cache cannot be written ({_first_line(error)}): set HF_HUB_CACHE to a directory that can"
+        return f"the disk is full: make room, or set {cache_setting} to a directory on a larger disk"
+    if isinstance(error, OSError) and error.filename is not None:
+        reason = f"{error.strerror or type(error).__name__}: {error.filename}"
+        return f"the cache cannot be written ({reason}): set {cache_setting} to a directory that can"
     return (
         f"the download from {endpoint} broke off or never began ({_first_line(error)}): check the network, HF_ENDPOINT and "
         "proxies, then run the command again; it resumes where it stopped"

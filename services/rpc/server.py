@@ -86,7 +86,7 @@ class Server:
             ("grpc.so_reuseport", int(shares_port)),
             ("grpc.max_receive_message_length", min(filter(None, (settings.max_message_bytes, max_request_bytes)))),
             ("grpc.max_send_message_length", settings.max_message_bytes),
-            # Equal, or gRPC would refuse at random between the two.
+            # gRPC refuses metadata between the two limits at random, so they are equal.
             ("grpc.max_metadata_size", settings.max_metadata_bytes),
             ("grpc.absolute_max_metadata_size", settings.max_metadata_bytes),
             ("grpc.max_concurrent_streams", settings.max_concurrent_streams),

@@ -54,7 +54,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     text = (
         "cpu: SmolLM2 in float32. embeds: two layers that generate and embed. media: a tiny model that reads images, audio "
-        "or videos. "
+        "or videos, or transcribes. "
         "prefill: an engine core that computes prompts for another one. "
         "ranks: three workers with a part of each layer. stages: three with some layers."
     )

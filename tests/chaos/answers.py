@@ -1,7 +1,7 @@
 """Answers: the content of streams and whole answers in one form, and the check of each.
 
-Knows the JSON of completions and chats; knows nothing of connections or faults. Ids, times and numbers of cached tokens are
-left out: they may differ between two runs of the same request.
+Knows the JSON of completions, chats and transcripts; knows nothing of connections or faults. Ids, times and numbers of cached
+tokens are left out: they may differ between two runs of the same request.
 """
 
 from collections.abc import Iterable, Sequence
@@ -66,9 +66,11 @@ class Answer:
         """Take a whole answer or one chunk of a stream; return how many characters and tokens it brought."""
         if body.get("object") == "response":
             body = _as_completion(body)
+        elif "text" in body and "choices" not in body:
+            body = _transcript_as_completion(body)
         brought = 0
         for choice in body.get("choices") or ():
-            brought += self.choices.setdefault(choice["index"], Choice()).add(choice)
+            brought += self.choices.setdefault(choice.get("index", 0), Choice()).add(choice)
         self.embeddings += [each["embedding"] for each in body.get("data") or ()]
         if body.get("usage") is not None:
             usage = body["usage"]
@@ -161,6 +163,20 @@ def _as_completion(body: dict[str, Any]) -> dict[str, Any]:
             "total_tokens": usage["total_tokens"],
         },
     }
+
+
+def _transcript_as_completion(body: dict[str, Any]) -> dict[str, Any]:
+    """Return a transcript in the form of a completion; its language and its segments stand in other fields."""
+    segments = body.get("segments") or ()
+    choice = {
+        "index": 0,
+        "text": body["text"],
+        "token_ids": [token_id for each in segments for token_id in each["tokens"]],
+        "prompt_logprobs": [(each["start"], each["end"], each["text"], each["avg_logprob"]) for each in segments],
+        "finish_reason": "stop",
+        "stop_reason": body.get("language"),
+    }
+    return {"choices": [choice]}
 
 
 def _positions(logprobs: dict[str, Any]) -> Iterable[Any]:

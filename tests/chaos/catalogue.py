@@ -4,9 +4,10 @@ Each kind of request stands here once, with random parameters. All requests have
 at any time. Knows the fields of the HTTP API, nothing of connections.
 """
 
+import json
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.chaos.answers import Answer
@@ -46,9 +47,10 @@ class Request:
     Args:
         name: kind and number, for reports.
         path: of the endpoint.
-        body: as JSON.
+        body: as JSON, or the fields of a form.
         headers: besides the usual ones.
         fails: the answer is an error.
+        file: the file of a form; None: the body is JSON.
     """
 
     name: str
@@ -56,11 +58,19 @@ class Request:
     body: Body
     headers: Sequence[tuple[str, str]] = ()
     fails: bool = False
+    file: bytes | None = field(default=None, repr=False)
 
     @property
     def streams(self) -> bool:
         """Whether the answer comes in pieces."""
         return bool(self.body.get("stream"))
+
+    def content(self) -> dict[str, Any]:
+        """Return the arguments of an HTTP client."""
+        if self.file is None:
+            return {"json": self.body}
+        fields = {name: value if isinstance(value, str) else json.dumps(value) for name, value in self.body.items()}
+        return {"data": fields, "files": {"file": ("recording", self.file)}}
 
 
 @dataclass(frozen=True)

@@ -139,14 +139,15 @@ class Client:
         request = outcome.request
         try:
             async with asyncio.timeout(None if leave_after is None else leave_after / 100):
-                response = await self._http.post(request.path, json=request.body, headers=dict(request.headers))
+                response = await self._http.post(request.path, **request.content(), headers=dict(request.headers))
         except TimeoutError:
             outcome.left = True
             return
         if response.status_code != 200:
             _refuse(outcome, response.status_code, response.text)
             return
-        body = response.json()
+        is_json = response.headers["content-type"].startswith("application/json")
+        body = response.json() if is_json else {"text": response.text}
         if request.path == RESPONSES:
             await self._check_kept(body)
         outcome.answer.add(body)
@@ -161,7 +162,7 @@ class Client:
 
     async def _stream(self, outcome: Outcome, leave_after: int | None, number: int) -> None:
         request, seen = outcome.request, 0
-        async with self._http.stream("POST", request.path, json=request.body, headers=dict(request.headers)) as response:
+        async with self._http.stream("POST", request.path, **request.content(), headers=dict(request.headers)) as response:
             if response.status_code != 200:
                 _refuse(outcome, response.status_code, (await response.aread()).decode(errors="replace"))
                 return

@@ -22,6 +22,7 @@ from tests.chaos.load import Load, Tally, ask_all
 from tests.chaos.media_catalogue import MediaCatalogue
 from tests.chaos.recovery import RecoveryTimes, Struck, TokenClock, longest_silence, recovery_times
 from tests.chaos.schedule import Fault
+from tests.chaos.speech_catalogue import SpeechCatalogue
 from tests.chaos.stack import ChaosStack
 from tetrad.stack.stack_settings import StackSettings
 
@@ -63,7 +64,7 @@ class Plan:
     answer_timeout_s: float
     duration_s: float
     tolerance: float = 0.0
-    catalogue: Callable[[str, int, Sizes], Catalogue | MediaCatalogue] = Catalogue
+    catalogue: Callable[[str, int, Sizes], Catalogue | MediaCatalogue | SpeechCatalogue] = Catalogue
     settle_s: float = 1.0
     memory_growth: float = 1.05
     burst: int = 300

@@ -11,6 +11,8 @@ from tests.audio_files import save_audio_model
 from tests.chaos.catalogue import FAIL_TOKEN_ID, Catalogue, Sizes
 from tests.chaos.media_catalogue import MediaCatalogue
 from tests.chaos.run import Plan
+from tests.chaos.speech_catalogue import SpeechCatalogue
+from tests.e2e.speech_reference import save_talkative_whisper
 from tests.vision_files import save_vision_model
 from tetrad import EngineArgs
 from tetrad.stack.stack_settings import StackSettings
@@ -25,6 +27,11 @@ _MEDIA_KINDS = [
     ("qwen2_5_vl", "video", 1.3),
 ]
 """Kind of model, modality of the requests, `memory_growth`. Some take many rounds to reach their level."""
+SPEECH_SEED = len(_MEDIA_KINDS)
+"""A seed of `media_plan` with which the model transcribes."""
+_PIECE_S = 2
+"""Seconds that this model reads at once."""
+_ONE_PROCESS = {"image_processes": 1, "audio_processes": 1}
 
 
 def sim_plan(seed: int, duration_s: float, **fields: Any) -> Plan:
@@ -70,23 +77,33 @@ def embeds_plan(seed: int, duration_s: float, **fields: Any) -> Plan:
 
 def media_plan(seed: int, duration_s: float, **fields: Any) -> Plan:
     """Return the plan of a run on a tiny model that reads media; seeds take turns among kinds of models."""
+    kinds = [*(functools.partial(_asked_in_chats, *kind) for kind in _MEDIA_KINDS), _speech]
     directory = Path(tempfile.gettempdir()) / f"tetrad-chaos-media-{seed}"
     directory.mkdir(exist_ok=True)
-    kind, modality, memory_growth = _MEDIA_KINDS[seed % len(_MEDIA_KINDS)]
+    media = kinds[seed % len(kinds)](directory)
+    sizes = Sizes(min_tokens=8, max_tokens=48, long_prompt_tokens=300)
+    return model_plan(seed, duration_s, **{"sizes": sizes, "num_requests": 39, "at_once": 8} | media | fields)
+
+
+def _asked_in_chats(kind: str, modality: str, memory_growth: float, directory: Path) -> dict[str, Any]:
+    """Write a model of media in chats; return the fields of its plan."""
     (save_audio_model if modality == "audio" else save_vision_model)(directory, kind)
-    engine = {"max_model_len": 1024, "max_num_batched_tokens": 128, "num_gpu_blocks_override": 256}
+    settings = _media_stack(directory, max_model_len=1024, max_num_batched_tokens=128, num_gpu_blocks_override=256)
+    catalogue = functools.partial(MediaCatalogue, modality=modality)
+    return {"settings": settings, "catalogue": catalogue, "memory_growth": memory_growth}
+
+
+def _speech(directory: Path) -> dict[str, Any]:
+    """Write a model that transcribes; return the fields of its plan. The KV cache is small: requests are preempted."""
+    save_talkative_whisper(directory, num_seconds=_PIECE_S)
+    settings = _media_stack(directory, max_model_len=448, max_num_batched_tokens=64, num_gpu_blocks_override=32)
+    return {"settings": settings, "catalogue": functools.partial(SpeechCatalogue, piece_s=_PIECE_S), "memory_growth": 1.3}
+
+
+def _media_stack(directory: Path, **engine: Any) -> StackSettings:
     settings = _stack(model=str(directory), device="cpu", dtype="float32", threads=1, **engine)
     # A second process would start with the first two items that a tokenizer has at a time, and look like a leak.
-    tokenizer = settings.tokenizer.model_copy(update={"image_processes": 1})
-    settings = dataclasses.replace(settings, tokenizer=tokenizer)
-    sizes = Sizes(min_tokens=8, max_tokens=48, long_prompt_tokens=300)
-    requests = {
-        "sizes": sizes,
-        "catalogue": functools.partial(MediaCatalogue, modality=modality),
-        "num_requests": 39,
-        "at_once": 8,
-    }
-    return model_plan(seed, duration_s, **{"settings": settings, "memory_growth": memory_growth} | requests | fields)
+    return dataclasses.replace(settings, tokenizer=settings.tokenizer.model_copy(update=_ONE_PROCESS))
 
 
 def prefill_plan(seed: int, duration_s: float, **fields: Any) -> Plan:

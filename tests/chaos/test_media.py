@@ -1,11 +1,17 @@
-"""The short version of `make chaos-media`: each service is killed under a load of images, and nothing is lost or different."""
+"""The short version of `make chaos-media`: each service is killed under a load of images, and nothing is lost or different.
+
+`make exhaustive-test` does the same with recordings and a model that transcribes.
+"""
 
 import asyncio
+
+import pytest
 
 from tests.chaos.catalogue import Sizes
 from tests.chaos.run import run
 from tests.chaos.schedule import Fault
-from tests.chaos.settings import media_plan
+from tests.chaos.settings import SPEECH_SEED, media_plan
+from tests.grids import grid
 
 SIZES = Sizes(min_tokens=4, max_tokens=24, long_prompt_tokens=300)
 FAULTS = [
@@ -18,8 +24,9 @@ FAULTS = [
 ]
 
 
-def test_images_are_neither_lost_nor_different(tmp_path):
-    plan = media_plan(0, 14.0, sizes=SIZES, num_requests=26, at_once=4, warm_up_rounds=1, memory_growth=1.3)
+@pytest.mark.parametrize("seed", grid([0, SPEECH_SEED], lambda seed: not seed), ids=["images", "recordings"])
+def test_media_are_neither_lost_nor_different(tmp_path, seed):
+    plan = media_plan(seed, 14.0, sizes=SIZES, num_requests=26, at_once=4, warm_up_rounds=1, memory_growth=1.3)
 
     result = asyncio.run(run(plan, lambda stack: FAULTS, tmp_path / "log"))
 

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.audio_files import save_audio_model
 from tests.combinations.stack import Sizes
+from tests.e2e.speech_reference import save_talkative_whisper
 from tests.e2e.test_prompt_adapters import save_prompt_adapter
 from tests.e2e.tiny_model import save_tiny_model, save_tokenizer
 from tests.eagle3_files import save_eagle3
@@ -54,6 +55,7 @@ class Checkpoint:
         kv_cache_dtypes: types of keys and values that it can have.
         engine: settings of the engine core that it needs.
         sizes: numbers of services that can serve it, beside one of each.
+        transcribes: whether it has an encoder and a decoder, and writes what is said.
     """
 
     directory: Path
@@ -66,6 +68,7 @@ class Checkpoint:
     kv_cache_dtypes: tuple[str, ...] = ("float32",)
     engine: Mapping[str, Any] = field(default_factory=dict)
     sizes: tuple[Sizes, ...] = _SIZES
+    transcribes: bool = False
 
 
 def _llama(directory: Path) -> Checkpoint:
@@ -143,6 +146,12 @@ def _audio(directory: Path) -> Checkpoint:
     return Checkpoint(directory, _adapters(directory, 1), _LOOKUPS, modalities=("audio",), num_groups=6)
 
 
+def _whisper(directory: Path) -> Checkpoint:
+    """Reads 2 s at once: most recordings have several pieces."""
+    save_talkative_whisper(directory, num_seconds=2)
+    return Checkpoint(directory, (), _LOOKUPS, modalities=("audio",), sizes=_SIZES[:1], transcribes=True)
+
+
 def _adapters(directory: Path, count: int) -> tuple[LoRARequest, ...]:
     return tuple(LoRARequest(f"adapter-{number}", number, str(directory / str(number))) for number in range(1, count + 1))
 
@@ -162,8 +171,9 @@ MAKERS: Mapping[str, Callable[[Path], Checkpoint]] = {
     "qwen3_5 with images": _vision("qwen3_5", "image"),
     "qwen2_5_vl with videos": _vision("qwen2_5_vl", "image", "video"),
     "qwen2_audio": _audio,
+    "whisper": _whisper,
 }
-"""Name -> writes the model. In their order: keys alone, windows, states, latent keys and experts, media."""
+"""Name -> writes the model. In their order: keys alone, windows, states, latent keys and experts, media, speech."""
 
 
 class Checkpoints:

@@ -137,8 +137,10 @@ class Drawing:
             options["cache_salt"] = rng.choice(["one", "two"])
         if rng.random() < 0.1:
             options["prediction"] = "abcabcabc"
-        prompt = rng.choice([self._ids_prompt, self._ids_prompt, self._text_prompt, self._embeds_prompt])()
-        return LibraryCall(prompt, SamplingParams(**fields), options)
+        return LibraryCall(self._library_prompt(), SamplingParams(**fields), options)
+
+    def _library_prompt(self) -> Any:
+        return self._rng.choice([self._ids_prompt, self._ids_prompt, self._text_prompt, self._embeds_prompt])()
 
     def _completion(self) -> Asked:
         rng = self._rng

@@ -56,10 +56,12 @@ def chat_request(body: Mapping[str, Any], request_id: str) -> inference_pb2.Chat
             new.content = content
             continue
         for part in content:
-            if part["type"] == "text":
+            kind = part["type"]
+            if kind == "text":
                 new.content_parts.add(text=part["text"])
             else:
-                new.content_parts.add(image=inference_pb2.MediaPart(url=part["image_url"]["url"]))
+                url = inference_pb2.MediaPart(url=part[kind]["url"])
+                new.content_parts.add(**{kind.removesuffix("_url"): url})
     _fill_parameters(message, body)
     if body.get("logprobs"):
         message.sampling_params.logprobs = body["top_logprobs"]

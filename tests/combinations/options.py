@@ -94,7 +94,7 @@ async def client_of(checkpoint: Checkpoint, options: Options) -> AsyncIterator[t
         "ready_timeout_s": 60.0,
         **options.frontend,
     }
-    common = {"max_model_len": MAX_MODEL_LEN, "enable_lora": True, **checkpoint.engine}
+    common = {"max_model_len": MAX_MODEL_LEN, "enable_lora": bool(checkpoint.adapters), **checkpoint.engine}
     worker = {"logits_processors": (PROCESSOR,), **options.worker}
     settings = {"frontend": frontend, "worker": worker, "engine_core": common | dict(options.engine_core)}
     with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as directory:

@@ -12,6 +12,7 @@ from tests.combinations.compared import difference, started
 from tests.combinations.disturbances import NUM_REQUESTS, Disturbances
 from tests.combinations.drawing import Drawing
 from tests.combinations.options import Options, client_of, draw_options
+from tests.combinations.speech import SpeechDrawing
 from tetrad.frontend.request.sampling_params import RequestOutputKind
 
 CHANGE_VALUES = ("kv_cache_dtype", "cpu_kernels")
@@ -36,7 +37,8 @@ class Walk:
     def __post_init__(self) -> None:
         self._rng = random.Random(self.seed)
         self.parser = self._rng.choice(["none", "deepseek_r1", "qwen3"])
-        self.drawing = Drawing(self._rng, self.checkpoint, reasons=self.parser != "none")
+        drawing = SpeechDrawing if self.checkpoint.transcribes else Drawing
+        self.drawing = drawing(self._rng, self.checkpoint, reasons=self.parser != "none")
         self.chats: list[list[Asked]] = [[self.drawing.request()] for _ in range(NUM_REQUESTS)]
         self.options = draw_options(self._rng, self.checkpoint, self.parser)
         self.log: list[str] = []

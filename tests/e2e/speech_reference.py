@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer, WhisperFeatureExtractor, WhisperForConditionalGeneration
 from transformers.generation.logits_process import WhisperTimeStampLogitsProcessor
+from transformers.modeling_outputs import BaseModelOutput
 
 from tests.whisper_files import END, NO_TIMES, PREVIOUS, START, save_whisper
 from tetrad.tokenizer_svc.speech.cutting import cut
@@ -18,9 +19,9 @@ RATE = 16_000
 TIME = re.compile(r"<\|\d+\.\d\d\|>")
 
 
-def save_talkative_whisper(directory: Path) -> None:
+def save_talkative_whisper(directory: Path, num_seconds: int = 30) -> None:
     """Write a tiny model that writes few timestamps; without a change, most of its tokens would be some."""
-    model = save_whisper(directory, seed=3)
+    model = save_whisper(directory, seed=3, num_seconds=num_seconds)
     tokenizer = AutoTokenizer.from_pretrained(directory)
     with torch.no_grad():
         model.model.decoder.embed_tokens.weight[tokenizer.convert_tokens_to_ids("<|0.00|>") :] *= 0.5
@@ -52,7 +53,7 @@ class SpeechReference:
     def language(self, wave: np.ndarray, languages: tuple[str, ...]) -> str:
         """Return the code of the likeliest language of a recording's first piece."""
         [first, *_] = self.features(wave)
-        logits = self._logits(first, self.ids(START))[0, -1]
+        logits = self._logits(self._encoded(first), self.ids(START))[0, -1]
         return max(languages, key=lambda code: logits[self.ids(f"<|{code}|>")[0]].item())
 
     def prompt(self, language: str, task: str = "transcribe", last: Sequence[str] = (NO_TIMES,), before: str = "") -> list[int]:
@@ -72,8 +73,9 @@ class SpeechReference:
         ids, logprobs = list(prompt), []
         rules = [WhisperTimeStampLogitsProcessor(self.model.generation_config, len(prompt))] if with_times else []
         [end, first] = self.ids(END, "<|0.00|>")
+        heard = self._encoded(features)
         for _ in range(num_tokens):
-            values = self._logits(features, ids)[0, -1].log_softmax(-1)
+            values = self._logits(heard, ids)[0, -1].log_softmax(-1)
             scores = values[None].clone()
             if with_times and len(ids) > len(prompt) + 1 and min(ids[-2:]) >= first and ids[-1] < first + written_before:
                 scores[0, end] = -torch.inf  # a sentence that has begun is written
@@ -90,5 +92,9 @@ class SpeechReference:
         return TIME.sub("", self.tokenizer.decode(token_ids, skip_special_tokens=True)).strip()
 
     @torch.inference_mode()
-    def _logits(self, features: torch.Tensor, ids: list[int]) -> torch.Tensor:
-        return self.model(input_features=features, decoder_input_ids=torch.tensor([ids])).logits
+    def _encoded(self, features: torch.Tensor) -> BaseModelOutput:
+        return self.model.model.encoder(features)
+
+    @torch.inference_mode()
+    def _logits(self, heard: BaseModelOutput, ids: list[int]) -> torch.Tensor:
+        return self.model(encoder_outputs=heard, decoder_input_ids=torch.tensor([ids])).logits

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -73,13 +74,34 @@ def test_a_sweep_over_two_servers_brings_ratios_and_one_page(sim_server, tmp_pat
 
 
 def test_a_server_that_refuses_everything_is_an_error_of_one_line(sim_server):
-    """A table would hold nothing but failures."""
-    result = bench("--url", sim_server.url, "--num-requests", "2", "--input-len", "200000")
+    """A table would hold nothing but failures. The images alone are longer than the server accepts."""
+    load = ("--dataset-name", "random-mm", "--image-size", "8x8", "--num-requests", "2")
+
+    result = bench("--url", sim_server.url, *load)
 
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.count("\n") == 1
     assert "The server answers none of these requests: HTTP status 400: " in result.stderr
-    assert "maximum context length" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        ("--input-len", "99999999"),
+        ("--output-len", "99999999"),
+        ("--dataset-name", "prefix_repetition", "--prefix-len", "99999999"),
+    ],
+)
+def test_requests_that_the_server_must_refuse_are_not_made(sim_server, load):
+    """Making prompts of so many tokens takes a minute."""
+    started_at = time.monotonic()
+
+    result = bench("--url", sim_server.url, *load)
+
+    assert (result.returncode, result.stdout) == (78, "")
+    assert result.stderr.count("\n") == 1
+    assert re.search(r"Requests of 10\d+ tokens, prompt and output, exceed the maximum of http", result.stderr)
+    assert time.monotonic() - started_at < 20
 
 
 def test_a_trace_has_the_parts_of_a_step_in_all_four_processes_inside_each_other(tmp_path):

@@ -1,6 +1,7 @@
 """Disaggregated prefill on a local stack of real processes: tokens are those of one engine core, also while services die.
 
 The same prompt with skip_reading_prefix_cache is computed and continued by one engine core: it gives the tokens to expect.
+The tests share the processes; each has a frontend of its own, which counts from 0.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 import torch
 from transformers import AutoModelForCausalLM
 
@@ -28,6 +30,7 @@ _COMMON = {"max_tokens": 24, "ignore_eos": True, "detokenize": False, "output_ki
 GREEDY = SamplingParams(temperature=0.0, **_COMMON)
 SEEDED = SamplingParams(temperature=1.0, seed=5, logprobs=1, **_COMMON)
 _numbers = itertools.count()
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 class Stack:
@@ -88,25 +91,30 @@ def prompts(count: int, length: int = 100) -> list[list[int]]:
     return [[rng.randrange(5, 260) for _ in range(length)] for _ in range(count)]
 
 
-@asynccontextmanager
-async def started(model: Path, *, prefill_timeout_s: float = 30.0, **arguments: object) -> AsyncIterator[Stack]:
-    sizes = {"max_model_len": 256, "kv_cache_memory_gib": 0.02, "num_prefill_engines": 1}
-    args = EngineArgs(model=str(model), device="cpu", threads=1, **{**sizes, **arguments})
-    settings = await asyncio.to_thread(args.stack_settings)
-    async with LocalStack(settings) as local:
-        await local.start(timeout_s=120)
-        frontend = local.frontend_settings.model_copy(update={"remote_prefill_timeout_s": prefill_timeout_s})
-        async with await AsyncLLM.connect(frontend) as llm:
-            yield Stack(local, llm)
-
-
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
+def model(tmp_path_factory) -> Path:
     return save_tiny_model(tmp_path_factory.mktemp("model"))
 
 
-async def test_tokens_are_those_of_one_engine_core(model):
-    async with started(model) as stack:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def processes(model) -> AsyncIterator[LocalStack]:
+    sizes = {"max_model_len": 256, "kv_cache_memory_gib": 0.02, "num_prefill_engines": 1, "enable_lora": True}
+    args = EngineArgs(model=str(model), device="cpu", threads=1, **sizes)
+    settings = await asyncio.to_thread(args.stack_settings)
+    async with LocalStack(settings) as local:
+        await local.start(timeout_s=120)
+        yield local
+
+
+@asynccontextmanager
+async def connected(processes: LocalStack, *, prefill_timeout_s: float = 30.0) -> AsyncIterator[Stack]:
+    frontend = processes.frontend_settings.model_copy(update={"remote_prefill_timeout_s": prefill_timeout_s})
+    async with await AsyncLLM.connect(frontend) as llm:
+        yield Stack(processes, llm)
+
+
+async def test_tokens_are_those_of_one_engine_core(processes):
+    async with connected(processes) as stack:
         for prompt, params in zip(prompts(3), (GREEDY, SEEDED, replace(SEEDED, n=2)), strict=True):
             assert await stack.tokens(prompt, params) == await stack.expected(prompt, params)
 
@@ -118,11 +126,11 @@ async def test_tokens_are_those_of_one_engine_core(model):
         assert stack.num_prefills("done") == 3
 
 
-async def test_prompts_of_an_adapter_are_computed_with_it(model, tmp_path):
+async def test_prompts_of_an_adapter_are_computed_with_it(processes, model, tmp_path):
     reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     path = save_lora(tmp_path / "adapter", reference, "q_proj|k_proj|v_proj|up_proj", rank=4, seed=1)
     lora, [prompt] = LoRARequest("adapter", 1, str(path)), prompts(1)
-    async with started(model, enable_lora=True) as stack:
+    async with connected(processes) as stack:
         tokens = await stack.tokens(prompt, GREEDY, lora_request=lora)
 
         assert stack.num_external_tokens == 96
@@ -137,20 +145,31 @@ async def test_prompts_of_an_adapter_are_computed_with_it(model, tmp_path):
         pytest.param(("engine-core", "worker-2"), id="the others", marks=pytest.mark.exhaustive),
     ],
 )
-async def test_no_request_is_lost_or_different_when_services_die(model, services):
+async def test_no_request_is_lost_or_different_when_services_die(processes, services):
     """Each service is killed while prompts are computed, and while tokens are generated."""
-    async with started(model) as stack:
+    async with connected(processes) as stack:
+        params, given = replace(SEEDED, max_tokens=100), prompts(24, length=150)
+        expected = await asyncio.gather(*(stack.expected(prompt, params) for prompt in given))
+
+        async def killed(service: str, moment: Callable[[], bool]) -> None:
+            salt = f"salt-{next(_numbers)}"  # the prompts are computed anew
+            running = [asyncio.create_task(stack.tokens(prompt, params, cache_salt=salt)) for prompt in given]
+            await stack.until(moment)
+            stack.kill(service)
+            assert await asyncio.gather(*running) == expected, service
+            await phases_again(stack)
+
         for service in services:
-            await killed(stack, service, lambda: stack.num_open_prefills > 4)
+            await killed(service, lambda: stack.num_open_prefills > 4)
             seen = stack.num_external_tokens
-            await killed(stack, service, lambda: stack.num_external_tokens > seen + 4 * 144)  # noqa: B023 - used at once
+            await killed(service, lambda: stack.num_external_tokens > seen + 4 * 144)  # noqa: B023 - used at once
 
 
 @pytest.mark.parametrize("service", ["engine-core-2", "worker-2"])
-async def test_requests_go_on_while_a_producer_stands_still(model, service):
+async def test_requests_go_on_while_a_producer_stands_still(processes, service):
     """A stopped process is not lost: its connections stay open. Afterwards prompts are computed there again."""
     params, given = replace(SEEDED, max_tokens=40), prompts(12, length=150)
-    async with started(model, prefill_timeout_s=2.0) as stack:
+    async with connected(processes, prefill_timeout_s=2.0) as stack:
         expected = await asyncio.gather(*(stack.expected(prompt, params) for prompt in given))
         running = [asyncio.create_task(stack.tokens(prompt, params)) for prompt in given]
         await stack.until(lambda: stack.num_open_prefills > 4)
@@ -159,18 +178,6 @@ async def test_requests_go_on_while_a_producer_stands_still(model, service):
                 assert await asyncio.gather(*running) == expected
 
         await phases_again(stack)
-
-
-async def killed(stack: Stack, service: str, moment: Callable[[], bool]) -> None:
-    """Kill a service at a moment of many requests, compare their tokens, and wait until requests have two phases again."""
-    params, given = replace(SEEDED, max_tokens=100), prompts(24, length=150)
-    expected = await asyncio.gather(*(stack.expected(prompt, params) for prompt in given))
-    running = [asyncio.create_task(stack.tokens(prompt, params)) for prompt in given]
-    await stack.until(moment)
-    stack.kill(service)
-    assert await asyncio.gather(*running) == expected, service
-
-    await phases_again(stack)
 
 
 async def phases_again(stack: Stack) -> None:

@@ -1,6 +1,7 @@
 """Images over every API of a running server: the same files bring the same answer, which is that of transformers."""
 
 import base64
+import io
 import threading
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import torch
 from openai import OpenAI
 from PIL import Image
 
@@ -32,6 +34,8 @@ class Stack:
     prompt: list[int]
     token_strs: list[str]
     text: str
+    embeds: dict[str, str]
+    tensors: dict[str, torch.Tensor]
 
     def ask(self, path: str, **body: object) -> httpx.Response:
         return httpx.post(f"{self.server.url}{path}", json={"model": "default", "temperature": 0} | body, timeout=60)
@@ -50,9 +54,19 @@ def stack(tmp_path_factory, start_module_server) -> Stack:
     text = tokenizer.decode(token_ids, skip_special_tokens=True)
     flags = [*ONE_TOKENIZER, "--device", "cpu", "--threads", "1", "--max-model-len", "512", "--num-gpu-blocks-override", "200"]
     flags += ["--served-model-name", "default", "--allowed-local-media-path", str(directory)]
-    flags += ["--allowed-media-domains", "localhost"]
+    flags += ["--allowed-media-domains", "localhost", "--enable-mm-embeds"]
     server = start_module_server(str(directory), *flags)
-    return Stack(server, directory, prepared.token_ids, tokenizer.convert_ids_to_tokens(prepared.token_ids), text)
+    rows, grid = reference.embeddings(prepared), prepared.tensors["image_grid_thw"]
+    embeds = {"image_embeds": saved(rows.bfloat16()), "image_grid_thw": saved(grid)}
+    token_strs = tokenizer.convert_ids_to_tokens(prepared.token_ids)
+    return Stack(server, directory, prepared.token_ids, token_strs, text, embeds, {"embeddings": rows, "grid": grid})
+
+
+def saved(tensor: torch.Tensor) -> str:
+    """Return the base64 of a file of torch.save."""
+    file = io.BytesIO()
+    torch.save(tensor, file)
+    return base64.b64encode(file.getvalue()).decode()
 
 
 def data_url() -> str:
@@ -75,6 +89,26 @@ def test_chat_completions_as_the_page_shows_them(stack, monkeypatch):
 
     assert answer["choices"][0]["message"]["content"] == stack.text
     assert answer["usage"]["prompt_tokens"] == len(stack.prompt)
+
+
+def test_embeddings_in_place_of_the_picture(stack):
+    parts = [{"type": "text", "text": TEXT}, {"type": "image_embeds", "image_embeds": stack.embeds}]
+    body = {"messages": [{"role": "user", "content": parts}], "max_tokens": NUM_TOKENS, "ignore_eos": True}
+    mixed = [{"role": "user", "content": [*parts, {"type": "image_url", "image_url": {"url": data_url()}}]}]
+    wrong = [{"role": "user", "content": [{"type": "image_embeds", "image_embeds": stack.embeds["image_embeds"]}]}]
+
+    names = {"client": OpenAI(base_url=f"{stack.server.url}/v1", api_key="none"), **stack.tensors}
+    exec(Page.of("docs/requests.md").block("image_grid_thw", language="python"), names)
+    assert names["answer"].usage.prompt_tokens < len(stack.prompt)
+
+    answer = stack.ask("/v1/chat/completions", **body).json()
+    refused = [stack.ask("/v1/chat/completions", **body | {"messages": each}) for each in (mixed, wrong)]
+
+    assert answer["choices"][0]["message"]["content"] == stack.text
+    assert answer["usage"]["prompt_tokens"] == len(stack.prompt)
+    assert [each.status_code for each in refused] == [400, 400]
+    assert "Mixing raw image and embedding inputs is not allowed" in refused[0].text
+    assert "The data should contain the fields: image_embeds, image_grid_thw" in refused[1].text
 
 
 def test_tokenize_names_each_token_of_an_image(stack):

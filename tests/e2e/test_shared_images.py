@@ -13,7 +13,7 @@ from tests.e2e.adapted_stack import kill, restartable, served, steps_pass
 from tests.e2e.test_images import NUM_TOKENS, SMALL, Case, asked, client_of, expected
 from tests.vision_files import save_vision_model
 from tests.vision_reference import VisionReference
-from tetrad.engine_core_svc.api import servicer_adds
+from tetrad.engine_core_svc.api import servicer
 
 CONTENT = ["What is on", SMALL, "this one?"]
 
@@ -30,14 +30,14 @@ def case(tmp_path_factory):
 def copies(monkeypatch):
     """Counts the requests that an engine core receives with tensors (True) and without (False)."""
     counts: Counter[bool] = Counter()
-    decode = servicer_adds.decode_inputs
+    decode = servicer.decode_inputs
 
     async def counting(features):
         inputs = await decode(features)
         counts[bool(inputs)] += 1
         return inputs
 
-    monkeypatch.setattr(servicer_adds, "decode_inputs", counting)
+    monkeypatch.setattr(servicer, "decode_inputs", counting)
     return counts
 
 

@@ -41,3 +41,20 @@ def test_openais_client_prints_the_text(directory, url):
 
 def test_curl_gets_subtitles(directory, url):
     assert re.match(r"1\n00:00:0\d,\d{3} --> 00:00:", run(directory, url, PAGE.block("curl"), "bash", "-c"))
+
+
+def test_the_command_writes_subtitles(directory, url):
+    block = PAGE.block("tetrad transcribe").replace(
+        "tetrad transcribe", f"{sys.executable} -m tetrad.cli transcribe --url {url}"
+    )
+    run(directory, url, block, "bash", "-c")
+
+    assert (directory / "speech.vtt").read_text().startswith("WEBVTT\n")
+
+
+@pytest.mark.exhaustive(short="test_the_command_writes_subtitles")
+def test_the_command_starts_a_server_for_a_model(directory, url):
+    program = f"{sys.executable} -m tetrad.cli transcribe speech.mp3 --language en"
+    by_own = run(directory, url, f"{program} --model {directory / 'model'} --device cpu", "bash", "-c")
+
+    assert by_own == run(directory, url, f"{program} --url {url}", "bash", "-c")

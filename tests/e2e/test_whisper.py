@@ -242,7 +242,7 @@ async def test_other_prompts_are_refused_and_others_go_on(reference, expected):
     async with served(reference.directory, "whisper-refused") as llm:
         good = asyncio.create_task(outputs(llm))
         for prompt, text in (
-            ({"prompt": TASK}, "has an encoder and a decoder: a prompt needs exactly 1 audio, and this one has 0"),
+            ({"prompt": TASK, "multi_modal_data": {}}, "has an encoder and a decoder: a prompt needs exactly 1 audio"),
             ({"prompt": TASK, "multi_modal_data": {"audio": [audio, audio]}}, "At most 1 audio"),
             ({"prompt": TASK, "multi_modal_data": {"image": b"file"}}, "At most 0 image"),
             ({"prompt": TASK, "multi_modal_data": {"audio": b"noise"}}, "Failed to load audio 0"),

@@ -15,24 +15,24 @@ from tests.engine_core_svc.kv_cache.worker_memory import group_of
 from tests.engine_core_svc.service_fakes import Stack
 from tests.toy_tokenizer import EOS_IDS, toy_tokenizer
 from tetrad.engine_core_svc.core.adapter import Adapter
-from tetrad.engine_core_svc.core.draft_metrics import MakeMetrics, no_metrics
+from tetrad.engine_core_svc.core.draft_metrics import MakeMetrics
 from tetrad.engine_core_svc.core.media import EncoderInput, MediaSpan
 from tetrad.engine_core_svc.core.message_sizes import MessageSizes
 from tetrad.engine_core_svc.core.payload import EncodedParams, WorkerPayload
 from tetrad.engine_core_svc.core.plan import EngineCoreOutput, ModelRunnerOutput, PoolingOutput, SchedulerOutput
 from tetrad.engine_core_svc.core.request import ALONE, Purpose, Request, RequestStatus, StopRules
-from tetrad.engine_core_svc.kv_cache.block_samples import BlockWatch
+from tetrad.engine_core_svc.kv_cache.block_pool import BlockWatch
 from tetrad.engine_core_svc.kv_cache.connector import ConnectorChain, KVConnector
 from tetrad.engine_core_svc.kv_cache.host_tier import HostTier
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.media.planning import Media
 from tetrad.engine_core_svc.scheduler.adapters import Adapters
+from tetrad.engine_core_svc.scheduler.budget import StageFillings
 from tetrad.engine_core_svc.scheduler.drafting import Drafts
 from tetrad.engine_core_svc.scheduler.fan_out_throttle import FanOutThrottle
 from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
 from tetrad.engine_core_svc.scheduler.prefill_throttle import PrefillThrottle
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
-from tetrad.engine_core_svc.scheduler.stage_filling import StageFillings
 from tetrad.engine_core_svc.structured_output.compiled import CompiledGrammar
 from tetrad.engine_core_svc.structured_output.constraint import Constraint, Language
 from tetrad.engine_core_svc.structured_output.filler import Advance, InlineFiller
@@ -224,7 +224,7 @@ def make_bench() -> Callable[..., Bench]:
         stages: StageFillings | None = None,
         media: Media | None = None,
         windows: Sequence[int | str | None] = (None,),
-        make_draft_metrics: MakeMetrics = no_metrics,
+        make_draft_metrics: MakeMetrics | None = None,
         watch: BlockWatch | None = None,
         **limits: object,
     ) -> Bench:

@@ -47,7 +47,7 @@ async def test_a_request_that_meets_a_failed_engine_core_at_its_end_is_left_to_t
                 await client.read()
 
     monkeypatch.setattr(Engine, "close", close_and_get_a_request)
-    monkeypatch.setattr("tetrad.engine_core_svc.scheduler.purposes.check_stop", lambda request: 1 / 0)
+    monkeypatch.setattr("tetrad.engine_core_svc.scheduler.results.check_stop", lambda request: 1 / 0)
     client.add(1, [10])
 
     with pytest.raises(ZeroDivisionError):

@@ -6,6 +6,8 @@ import contextlib
 import pytest
 from pydantic import ValidationError
 
+from benchmarks.stack import free_ports
+from tests.certificates import Authority
 from tests.e2e.tiny_model import save_tiny_model
 from tests.kv_transfer.engines import BLOCK, Engine, decode, num_fetched, pair, params, prefill
 from tests.worker_svc.families.tiny_models import save_family
@@ -40,6 +42,30 @@ async def test_sampled_tokens_are_those_of_one_engine(tmp_path, model):
         source = await prefill(first, 1, PROMPT)
         wanted = await decode(first, 2, PROMPT, temperature=1.0, seed=3)
         assert await decode(second, 1, PROMPT, source, temperature=1.0, seed=3) == wanted
+
+
+async def test_blocks_move_between_machines_under_mutual_tls(tmp_path, model):
+    """A peer without a certificate of the authority reads nothing."""
+    office, elsewhere = (Authority(tmp_path, name) for name in ("office", "elsewhere"))
+    ports = free_ports(3)
+    async with contextlib.AsyncExitStack() as running:
+        clients = []
+        for name, port, authority in zip(("producer", "consumer", "stranger"), ports, (office, office, elsewhere), strict=True):
+            tls = authority.certificate(name).settings
+            role = "producer" if name == "producer" else "consumer"
+            worker = {"listen": f"127.0.0.1:{port}"} | tls
+            engine = Engine(tmp_path / name, model, role, worker=worker, kv_peers=("127.0.0.1:*",), **tls)
+            running.push_async_callback(engine.close)
+            engine.start_worker()
+            engine.start_engine()
+            clients.append(await engine.client())
+        producer, consumer, stranger = clients
+        wanted = await decode(producer, 1, PROMPT)
+
+        assert await decode(consumer, 1, PROMPT, await prefill(producer, 2, PROMPT)) == wanted
+        assert num_fetched(consumer, 1) == 6 * BLOCK
+        assert await decode(stranger, 1, PROMPT, await prefill(producer, 3, PROMPT)) == wanted
+        assert num_fetched(stranger, 1) == 0
 
 
 async def test_only_blocks_that_the_consumer_lacks_are_fetched(tmp_path, model):

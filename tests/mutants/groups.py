@@ -92,14 +92,13 @@ GROUPS = (
     ),
     Group(
         "media",
-        ("media/*.py", "core/media.py", "core/media_wire.py", "engine/media_check.py", "worker/encodings.py"),
+        ("media/*.py", "core/media.py", "core/media_wire.py", "engine/media_check.py"),
         (
             "media/test_encoder_cache.py",
             "media/test_media_planning.py",
             "media/test_media_store.py",
             "engine/test_media_check.py",
             "core/test_media_wire.py",
-            "worker/test_encodings.py",
             "worker/test_group_media.py",
             "media/test_media_walk.py",
             "media/test_whole_media.py",
@@ -120,6 +119,7 @@ GROUPS = (
         ),
         (
             "sessions/test_client_faults.py",
+            "worker/test_encodings.py",
             "worker/test_in_flight.py",
             "sessions/test_outbox.py",
             "sessions/test_output_sizes.py",

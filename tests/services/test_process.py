@@ -64,6 +64,20 @@ def test_a_ready_service_keeps_its_modules_out_of_garbage_collections():
     assert process.returncode == 0
 
 
+def test_a_service_that_starts_searches_rarely_for_garbage_and_then_as_python_does():
+    process = start(
+        "import gc; from tetrad.services.timers.garbage import collect_rarely; usual = gc.get_threshold(); collect_rarely(); "
+        "print(gc.get_threshold()[0] > 50 * usual[0]); await_stop = asyncio.ensure_future(shutdown.wait()); "
+        "await asyncio.sleep(0); print(gc.get_threshold() == usual, flush=True); await await_stop"
+    )
+    assert [process.stdout.readline() for _ in range(2)] == ["True\n"] * 2
+
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=10)
+
+    assert process.returncode == 0
+
+
 def test_a_signal_ends_a_service_that_still_starts():
     """It has nothing to finish; threads that load are not waited for."""
     process = start(LOAD)

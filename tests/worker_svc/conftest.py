@@ -12,16 +12,8 @@ import torch
 from tests.worker_svc.service_client import connect
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
-from tetrad.worker_svc.core.plan import (
-    CachedRequests,
-    DraftTokens,
-    ModelRunnerOutput,
-    NewRequest,
-    Runner,
-    SamplingSpec,
-    SchedulerOutput,
-    finished,
-)
+from tetrad.worker_svc.core.plan import CachedRequests, DraftTokens, NewRequest, SamplingSpec, SchedulerOutput
+from tetrad.worker_svc.core.result import ModelRunnerOutput, Runner, finished
 from tetrad.worker_svc.devices.cpu import CpuDevice, CpuModel
 from tetrad.worker_svc.kv_cache.cache import KvCache
 

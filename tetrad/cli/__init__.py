@@ -16,6 +16,7 @@ from importlib import import_module
 
 from tetrad.services.errors import TetradError
 from tetrad.services.packages import missing_packages
+from tetrad.services.timers.garbage import no_search
 from tetrad.services.version import VERSION
 
 _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
@@ -23,6 +24,7 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "serve": ("tetrad.cli.serve", "serve a model with an OpenAI-compatible API"),
         "chat": ("tetrad.cli.chat", "chat with the model of a running server"),
         "complete": ("tetrad.cli.complete", "continue a text with the model of a running server"),
+        "transcribe": ("tetrad.cli.transcribe", "write what is said in a recording"),
         "run-batch": ("tetrad.cli.run_batch", "answer every request of an OpenAI batch file"),
     },
     "Models": {
@@ -113,7 +115,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _command(name: str) -> Run:
     def run(arguments: list[str]) -> int:
-        with _missing_package_named(name):
+        with _missing_package_named(name), no_search():
             module = import_module(_COMMANDS[name][0])
         return int(module.run(arguments))
 

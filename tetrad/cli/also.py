@@ -18,8 +18,21 @@ from tetrad.stack.stack_settings import StackSettings
 
 _SHARED = ("device", "threads", "log_level", "hf_token", "download_dir", "otlp_traces_endpoint", "language_model_only")
 """Options whose values further models inherit from the first one, unless they set them."""
-_OF_IMAGES = ("limit_mm_per_prompt", "language_model_only", "allowed_local_media_path", "allowed_media_domains")
-_OF_ALL = ("max_logprobs", "stream_interval", "enable_prompt_embeds", "served_model_name", *_OF_IMAGES, *PROGRAMS_ALONE)
+_OF_IMAGES = (
+    "limit_mm_per_prompt",
+    "language_model_only",
+    "allowed_local_media_path",
+    "allowed_media_domains",
+    "enable_mm_embeds",
+)
+_OF_ALL = (
+    "max_logprobs",
+    "stream_interval",
+    "enable_prompt_embeds",
+    "served_model_name",
+    *_OF_IMAGES,
+    *PROGRAMS_ALONE,
+)
 """Options of the whole server, and options with another name in `--also`."""
 _HELP = (
     "Further model at the same address; requests choose it by its name. NAME=MODEL, or a JSON object with name, model and "

@@ -17,17 +17,19 @@ from pathlib import Path
 import uvloop
 
 from tetrad.cli.http_client import HttpClient
-from tetrad.cli.load.datasets import Dataset, RandomImages, RandomPrompts
+from tetrad.cli.load.datasets import Dataset, RandomPrompts
 from tetrad.cli.load.draft_counts import DraftCounts, read_draft_counts
 from tetrad.cli.load.generator import Level, Load, Server, run_load
 from tetrad.cli.load.options import parse, plan_of
+from tetrad.cli.load.random_media import RandomMedia
 from tetrad.cli.load.report import report_of
 from tetrad.cli.load.results import document_of, text_of
 from tetrad.cli.load.step_trace import StepTrace
 from tetrad.cli.load.sweep import LevelResult, Plan, run_sweep
 from tetrad.cli.own_server import serving, unless_failed
+from tetrad.cli.termination import TERMINATED, cancel_at_sigterm, exit_at_sigterm
 from tetrad.library.progress import ProgressBar
-from tetrad.services.errors import TetradError, Unavailable
+from tetrad.services.errors import InvalidRequest, TetradError, Unavailable
 from tetrad.services.settings import ServiceSettings
 
 _MAX_WARM_UP = 8
@@ -37,12 +39,10 @@ def run(arguments: list[str]) -> int:
     """Run the benchmark and print its results; Unavailable if a request failed."""
     options = parse(arguments)
     plan = plan_of(options)
-    if options.trace is None:
-        results = uvloop.run(_measure(options, plan, None))
-    else:
-        with tempfile.TemporaryDirectory(prefix="tetrad-trace-") as directory:
-            results = uvloop.run(_measure(options, plan, Path(directory)))
-            _report_steps(Path(directory), results[0], options.trace)
+    try:
+        results = _results(options, plan)
+    except asyncio.CancelledError:
+        return TERMINATED
     if any(figures["completed"] for result in results for figures in result.figures()):  # else there is no latency
         print(text_of(results))
     if options.json is not None:
@@ -56,14 +56,27 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
+def _results(options: argparse.Namespace, plan: Plan) -> list[LevelResult]:
+    results: list[LevelResult]
+    if options.trace is None:
+        results = uvloop.run(_measure(options, plan, None))
+    else:
+        with exit_at_sigterm(), tempfile.TemporaryDirectory(prefix="tetrad-trace-") as directory:
+            results = uvloop.run(_measure(options, plan, Path(directory)))
+            _report_steps(Path(directory), results[0], options.trace)
+    return results
+
+
 async def _measure(options: argparse.Namespace, plan: Plan, trace_directory: Path | None) -> list[LevelResult]:
     """Run the load against the servers, after a few warm-up requests that are not counted."""
+    cancel_at_sigterm()
     results: list[LevelResult] = []
 
     async def measure(url: str) -> None:
         urls = [url] if options.against is None else [url, options.against]
         servers = [await asyncio.to_thread(_server, options, each) for each in urls]
         for server in servers:
+            _check_lengths(server, plan.dataset)
             await _warm_up(server, plan, options)
         total = len(servers) * len(plan.levels) * plan.rounds * plan.num_requests
         shows_bar = sys.stderr.isatty() and not options.disable_tqdm
@@ -82,18 +95,28 @@ async def _measure(options: argparse.Namespace, plan: Plan, trace_directory: Pat
 
 def _server(options: argparse.Namespace, url: str) -> Server:
     with HttpClient(url, api_key=options.api_key, ca_file=options.ca_file) as client:
-        model, base = client.model_name(None), client.url
+        card, base = client.first_model(), client.url
     trust = ssl.create_default_context(cafile=options.ca_file) if base.startswith("https:") else None
-    return Server(base, model, options.api_key, trust)
+    limit = card.get("max_model_len")
+    return Server(base, str(card["id"]), options.api_key, trust, limit if isinstance(limit, int) else None)
+
+
+def _check_lengths(server: Server, dataset: Dataset) -> None:
+    """Raise InvalidRequest if the server would refuse all requests: such long ones are not even made."""
+    limit = server.max_model_len
+    if limit is not None and dataset.least_len > limit:
+        text = f"Requests of {dataset.least_len} tokens, prompt and output, exceed the maximum of {server.url}, {limit} tokens"
+        raise InvalidRequest(f"{text}; choose a smaller --input-len or --output-len.", field="input_len")
 
 
 async def _warm_up(server: Server, plan: Plan, options: argparse.Namespace) -> None:
-    """Send random prompts, with images if the plan has them, to warm up the server; Unavailable if all of them fail."""
+    """Send random prompts, with media if the plan has them, to warm up the server; Unavailable if all of them fail."""
     number = min(plan.num_requests, max((level.concurrency or 1) for level in plan.levels), _MAX_WARM_UP)
     output_len = min(options.output_len, 8)
     dataset: Dataset = RandomPrompts(options.input_len, output_len)
-    if isinstance(plan.dataset, RandomImages):
+    if isinstance(plan.dataset, RandomMedia):
         dataset = replace(plan.dataset, output_len=output_len)
+    _check_lengths(server, dataset)
     load = Load(server, dataset, Level(number), number, plan.timeout_s, seed=plan.seed + plan.rounds)
     tried: Sequence[str] = [client.error for client in (await run_load(load)).clients]
     if all(tried):

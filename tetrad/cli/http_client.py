@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from tetrad.services.errors import InvalidRequest, NotFound, TetradError, Unavailable
+from tetrad.services.errors import InvalidRequest, NotFound, TetradError, Unavailable, Unsupported
 from tetrad.services.packages import require_packages
 from tetrad.stack.stack_url import UNIX
 
@@ -71,13 +71,25 @@ class HttpClient:
 
     def model_name(self, wanted: str | None) -> str:
         """Return the model name for requests: `wanted`, or the server's first model."""
-        if wanted:
-            return wanted
-        cards = self.get_json("/v1/models")
+        return wanted or str(self.first_model()["id"])
+
+    def first_model(self) -> dict[str, Any]:
+        """Return the server's description of its first model, with at least an `id`; Unavailable if it names none."""
+        cards = self.get_json("/v1/models").get("data")
+        card = cards[0] if isinstance(cards, list) and cards else None
+        if not isinstance(card, dict) or "id" not in card:
+            raise Unavailable(f"The server at {self.url} names no model.")
+        return card
+
+    def post_form(self, path: str, fields: dict[str, str], file: tuple[str, bytes]) -> str:
+        """Send a form with a file, its name and content, and return the answer as text; a TetradError for an error status."""
         try:
-            return str(cards["data"][0]["id"])
-        except (LookupError, TypeError) as error:
-            raise Unavailable(f"The server at {self.url} names no model.") from error
+            response = self._client.post(path, data=fields, files={"file": file})
+        except httpx.HTTPError as error:
+            raise unreachable(self.url, error) from error
+        if response.is_error:
+            raise _error(response.status_code, response.text)
+        return response.text
 
     def stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield the events of a streamed response as they arrive; raise a TetradError for an error event.
@@ -85,8 +97,15 @@ class HttpClient:
         InvalidRequest is also raised for a body that JSON cannot hold.
         """
         content, headers = _encoded({**body, "stream": True}), {"content-type": "application/json"}
+        return self._events(path, content=content, headers=headers)
+
+    def stream_form(self, path: str, fields: dict[str, str], file: tuple[str, bytes]) -> Iterator[dict[str, Any]]:
+        """Send a form with a file, its name and content, and yield the events as `stream` does."""
+        return self._events(path, data={**fields, "stream": "true"}, files={"file": file})
+
+    def _events(self, path: str, **sent: Any) -> Iterator[dict[str, Any]]:
         try:
-            with httpx_sse.connect_sse(self._client, "POST", path, content=content, headers=headers) as source:
+            with httpx_sse.connect_sse(self._client, "POST", path, **sent) as source:
                 if source.response.is_error:
                     raise _error(source.response.status_code, source.response.read().decode(errors="replace"))
                 for event in source.iter_sse():
@@ -159,8 +178,8 @@ def _error(status: int, text: str) -> TetradError:
         message = error if isinstance(error, str) else str(error["message"])
     except (ValueError, KeyError, TypeError, RecursionError):
         message = text.strip().splitlines()[0] if text.strip() else f"HTTP status {status}"
-    if status == 404:
-        return NotFound(message)
+    if status in (404, 501):
+        return NotFound(message) if status == 404 else Unsupported(message)
     return Unavailable(message) if status >= 500 or status == 429 else InvalidRequest(message)
 
 

@@ -40,6 +40,8 @@ _HELP = {
     "1 for a program that uses the library.",
     "otlp_traces_endpoint": "OpenTelemetry collector that receives the spans of all services: http://host:4317. Unset: none.",
     "hf_overrides": "JSON object whose values replace those of the model's config.json. Unset: none.",
+    "default_mm_loras": 'JSON object of LoRA adapters for requests that name none, by the media of their prompts: {"audio": '
+    "PATH}. Each is named like its modality. Unset: none.",
     "limit_mm_per_prompt": 'Maximum number of items in a prompt, a JSON object such as {"image": 4, "audio": 1}. Unset: 999, '
     "or the model's own limit.",
     "media_io_kwargs": 'JSON object that says how media files are read: {"video": {"num_frames": 16, "fps": 1}}, the most '
@@ -73,6 +75,7 @@ _JSON = (
     "speculative_config",
     "pooler_config",
     "override_generation_config",
+    "default_mm_loras",
     "limit_mm_per_prompt",
     "mm_processor_kwargs",
     "media_io_kwargs",

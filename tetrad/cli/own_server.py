@@ -20,6 +20,8 @@ from tetrad.stack.local_stack import LocalStack
 from tetrad.stack.service_children import Adapt
 
 _HOST = "127.0.0.1"
+_START_TIMEOUT_S = 600.0
+START_TIMEOUT_HELP = f"Maximum time to start the server, in seconds. Unset: {_START_TIMEOUT_S:g}."
 
 WaitFailed = Callable[[], Coroutine[Any, Any, object]]
 """Waits until the server has failed, and raises the reason."""
@@ -34,7 +36,7 @@ async def serving(options: argparse.Namespace, *, adapt: Adapt | None = None) ->
         adapt: see LocalStack.
 
     Raises:
-        InvalidRequest: options of the engine are given together with a URL.
+        InvalidRequest: options of the engine or of its start are given together with a URL.
         TetradError: the local stack did not start.
     """
     args = engine_args(options)
@@ -42,6 +44,8 @@ async def serving(options: argparse.Namespace, *, adapt: Adapt | None = None) ->
         if args != EngineArgs():
             text = "With --url, the server decides on its model and its engine: leave --model and the engine's flags out."
             raise InvalidRequest(text, field="url")
+        if options.start_timeout_s is not None:
+            raise InvalidRequest("With --url, no server is started: leave --start-timeout-s out.", field="start_timeout_s")
         yield options.url, asyncio.Event().wait
         return
     configure_command_logging(args.log_level)
@@ -49,13 +53,14 @@ async def serving(options: argparse.Namespace, *, adapt: Adapt | None = None) ->
     port = free_port(_HOST, 0)
     settings = await run_aside(partial(args.stack_settings, report=progress.say, host=_HOST, port=port))
     await run_aside(partial(compile_kernels, settings, progress.say))
+    timeout_s = _START_TIMEOUT_S if options.start_timeout_s is None else options.start_timeout_s
     stack = LocalStack(settings, serve=True, on_state=progress.on_state, adapt=adapt)
     try:
         progress.say(starting_line(settings))
         try:
-            await stack.start(timeout_s=options.start_timeout_s)
+            await stack.start(timeout_s=timeout_s)
         except TimeoutError:
-            raise too_slow(options.start_timeout_s) from None
+            raise too_slow(timeout_s) from None
         yield f"http://{_HOST}:{port}", stack.wait_failed
     finally:
         await stack.close()

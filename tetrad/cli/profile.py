@@ -8,6 +8,7 @@ from pathlib import Path
 from tetrad.cli.http_client import HttpClient
 from tetrad.cli.options import new_parser
 from tetrad.cli.sampling_options import add_server_address
+from tetrad.cli.termination import exit_at_sigterm
 from tetrad.services.errors import InvalidRequest, NotFound, Unavailable
 
 _WORKER = "worker"
@@ -35,7 +36,8 @@ def run(arguments: list[str]) -> int:
     with HttpClient(options.url, api_key=options.api_key, ca_file=options.ca_file) as client:
         client.post("/start_profile")
         try:
-            time.sleep(options.seconds)
+            with exit_at_sigterm():
+                time.sleep(options.seconds)
         finally:
             stopped = client.post("/stop_profile")
     try:

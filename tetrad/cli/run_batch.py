@@ -21,20 +21,20 @@ from tetrad.cli.batch_file.sender import BatchSender
 from tetrad.cli.batch_file.source import local_source
 from tetrad.cli.batch_file.target import ResultTarget
 from tetrad.cli.options import add_engine_options, new_parser
-from tetrad.cli.own_server import serving, unless_failed
+from tetrad.cli.own_server import START_TIMEOUT_HELP, serving, unless_failed
 from tetrad.cli.sampling_options import add_server_credentials
+from tetrad.cli.termination import TERMINATED, cancel_at_sigterm, exit_at_sigterm
 from tetrad.library.progress import Bar
 from tetrad.services.errors import InvalidRequest
 
 _INTERRUPTED = 128 + signal.SIGINT
-_TERMINATED = 128 + signal.SIGTERM
 
 
 def run(arguments: list[str]) -> int:
     """Answer the batch; return 0 if every line succeeded, 1 if some failed."""
     options = _parse(arguments)
     with (
-        _exit_at_sigterm(),
+        exit_at_sigterm(),
         local_source(options.input_file, options.ca_file) as source,
         ResultTarget(options.output_file, options.ca_file) as target,
     ):
@@ -42,20 +42,6 @@ def run(arguments: list[str]) -> int:
         if code in (0, 1):
             target.deliver()
         return code
-
-
-@contextlib.contextmanager
-def _exit_at_sigterm() -> Iterator[None]:
-    """Exit by an exception at SIGTERM, so that files are removed or named; at the end, set the handler from before again."""
-
-    def exit_(*_: object) -> None:
-        sys.exit(_TERMINATED)
-
-    before = signal.signal(signal.SIGTERM, exit_)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _run(options: argparse.Namespace, source: Path, target: ResultTarget) -> int:
@@ -71,11 +57,11 @@ def _run(options: argparse.Namespace, source: Path, target: ResultTarget) -> int
             return _exit_code(num_failed)
         tally = Tally(total=len(numbers), done=len(done), results=results)
         try:
-            with _exit_at_sigterm():  # the event loop resets the signal's handler at its end
+            with exit_at_sigterm():  # the event loop resets the signal's handler at its end
                 asyncio.run(_answer(options, _without(read_lines(source), done), tally))
         except (asyncio.CancelledError, KeyboardInterrupt) as stop:
             print(f"Stopped; {target.again} to go on. {tally.summary()}", file=sys.stderr)
-            return _INTERRUPTED if isinstance(stop, KeyboardInterrupt) else _TERMINATED
+            return _INTERRUPTED if isinstance(stop, KeyboardInterrupt) else TERMINATED
         print(f"{tally.summary()} -> {target}")
         if tally.num_passing:
             print(f"{tally.num_passing} of the failures may pass; {target.repetition}.", file=sys.stderr)
@@ -108,14 +94,13 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "--concurrency", type=int, default=256, metavar="N", help="Number of requests in flight at the same time."
     )
     parser.add_argument("--timeout-s", type=float, default=3600.0, metavar="X", help="Maximum time of one request, in seconds.")
-    parser.add_argument(
-        "--start-timeout-s", type=float, default=600.0, metavar="X", help="Maximum time to start the server, in seconds."
-    )
+    parser.add_argument("--start-timeout-s", type=float, default=None, metavar="X", help=START_TIMEOUT_HELP)
     add_engine_options(parser, model_flag=True)
     options = parser.parse_args(arguments)
     for name in ("concurrency", "timeout_s", "start_timeout_s"):
-        if not getattr(options, name) > 0:
-            text = f"--{name.replace('_', '-')} must be more than 0, got {getattr(options, name)}."
+        value = getattr(options, name)
+        if value is not None and not value > 0:
+            text = f"--{name.replace('_', '-')} must be more than 0, got {value}."
             raise InvalidRequest(text, field=name)
     return options
 
@@ -125,9 +110,7 @@ def _without(lines: Iterator[Line], done: set[Key]) -> Iterator[Line]:
 
 
 async def _answer(options: argparse.Namespace, lines: Iterator[Line], tally: "Tally") -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    cancel_at_sigterm()
     async with serving(options) as (url, wait_failed):
         sender = BatchSender(
             url,

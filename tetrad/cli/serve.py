@@ -14,6 +14,7 @@ from tetrad.cli.server_options import add_server_options, address_of, check_auto
 from tetrad.cli.service_manager import ServiceManager
 from tetrad.cli.startup import StartProgress, compile_kernels, free_port, starting_line, too_slow
 from tetrad.frontend.access.guard import Guard
+from tetrad.frontend.api.http.responses.sqlite_store import check_store
 from tetrad.services.errors import InvalidRequest, TetradError
 from tetrad.services.log import configure_command_logging
 from tetrad.services.settings import refuse_unknown_variables
@@ -45,14 +46,15 @@ def run(arguments: list[str]) -> int:
         raise InvalidRequest(text, field="start_timeout_s")
     args = engine_args(options)
     configure_command_logging(args.log_level, also_stdout=True)
-    port = free_port(options.host, options.port) if options.uds is None else options.port
+    port = {} if options.uds is not None else {"port": free_port(options.host, options.port)}
     progress = StartProgress()
-    fields = {**server_fields(options), "port": port}
+    fields = {**server_fields(options), **port}
     further = also_settings(options.also or (), args, report=progress.say)
     settings = args.stack_settings(report=progress.say, **fields)
     check_auto_tool_choice(options, settings.frontend)
     settings = replace(settings, api_server_count=options.api_server_count, further=further)
     Guard(settings.frontend)  # invalid keys and certificates are reported before anything starts
+    check_store(settings.frontend.responses_store)
     if settings.frontend.public_tls is not None:
         Identity(settings.frontend.public_tls)
     compile_kernels(settings, progress.say)

@@ -88,14 +88,17 @@ def check_auto_tool_choice(options: argparse.Namespace, frontend: FrontendSettin
         raise InvalidRequest(text, field="enable_auto_tool_choice")
 
 
-def address_of(options: argparse.Namespace) -> tuple[str, int, Path | None]:
+def address_of(options: argparse.Namespace) -> tuple[str, int | None, Path | None]:
     """Return host, port and Unix socket of the HTTP server: each is that of its flag, else of its variable, else the default.
 
-    With a socket (not None), host and port are not used.
+    With a socket, HTTP uses neither host nor port, and the port is None. InvalidRequest if both a socket and a port are given.
     """
     given = server_fields(options)
     address = build_settings(FrontendSettings, {name: given[name] for name in _ADDRESS if name in given})
-    return address.host, address.port, address.uds
+    if address.uds is not None and "port" in given:
+        text = f"--uds {address.uds} and --port {address.port} exclude each other: HTTP listens on one of them. Leave one out."
+        raise InvalidRequest(text, field="uds")
+    return address.host, address.port if address.uds is None else None, address.uds
 
 
 def _kind(name: str, annotation: Any) -> dict[str, Any]:

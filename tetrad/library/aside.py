@@ -1,4 +1,4 @@
-"""Aside: runs work that blocks beside an event loop, in a thread that nothing waits for. Used for the start of services."""
+"""Aside: runs work that blocks beside an event loop, in a thread that nothing waits for."""
 
 import asyncio
 import threading
@@ -23,5 +23,5 @@ async def run_aside(work: Callable[[], Result]) -> Result:
         except BaseException as error:  # noqa: BLE001 - it is raised to the caller
             result.set_exception(error)
 
-    threading.Thread(target=run, name="start", daemon=True).start()
+    threading.Thread(target=run, name="aside", daemon=True).start()
     return await asyncio.wrap_future(result)

@@ -297,7 +297,7 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, AsyncWeightOperations, Miss
 
     async def get_supported_tasks(self) -> tuple[str, ...]:
         """Return the model's tasks."""
-        return tasks_of((await self.start()).pooling)
+        return tasks_of(await self.start())
 
     async def get_vllm_config(self) -> VllmConfig:
         """Return the engine's configuration."""

@@ -24,11 +24,11 @@ from tetrad.services.hub.model_files import DEFAULT_MODEL, resolve_model
 from tetrad.services.message_size import MEDIA_MAX_MESSAGE_BYTES
 from tetrad.services.models.inner_configs import overridden
 from tetrad.services.models.media_files import reads_media
-from tetrad.services.models.model_directory import read_model_json
 from tetrad.services.packages import require_packages
 from tetrad.services.settings import ServiceSettings
 from tetrad.stack.stack_settings import StackSettings
 from tetrad.tokenizer_svc.config import TokenizerSettings
+from tetrad.worker_svc.checkpoint.model_config import read_model_config
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.families.check import check_model, check_ranks
 
@@ -103,6 +103,7 @@ class EngineArgs(OlderEngineArguments):
         max_loras: maximum number of different adapters in one step.
         max_lora_rank: maximum rank of an adapter.
         max_cpu_loras: maximum number of adapters in memory; others are read again when they are needed. None: max_loras.
+        default_mm_loras: adapters of requests that name none, by the media of their prompts: {"audio": path}.
         limit_mm_per_prompt: maximum number of items in a prompt: {"image": 4, "video": 1}. None: 999, or the model's own limit.
         language_model_only: refuse media, and do not load the vision or audio model.
         allowed_local_media_path: directory whose files messages may name as file: URLs of images. Empty: none.
@@ -112,6 +113,7 @@ class EngineArgs(OlderEngineArguments):
         media_io_kwargs: how media files are read, unless a request says it: {"video": {"num_frames": 16, "fps": 1}}.
         mm_processor_cache_gb: GiB of preprocessed images that each tokenizer service keeps. None: 0.25.
         enable_prompt_embeds: accept prompts as embeddings over HTTP, too; LLM and AsyncLLM always accept them.
+        enable_mm_embeds: accept embeddings of images and audio in prompts, in place of files.
         log_level: minimum severity of events that the services log to stderr.
         otlp_traces_endpoint: OpenTelemetry collector that receives all services' spans: http://host:4317. None: no spans.
 
@@ -173,6 +175,7 @@ class EngineArgs(OlderEngineArguments):
     max_loras: int = 1
     max_lora_rank: int = 16
     max_cpu_loras: int | None = None
+    default_mm_loras: dict[str, str] | None = None
     limit_mm_per_prompt: dict[str, Any] | None = None
     language_model_only: bool = False
     allowed_local_media_path: str | Path = ""
@@ -181,6 +184,7 @@ class EngineArgs(OlderEngineArguments):
     media_io_kwargs: dict[str, dict[str, Any]] | None = None
     mm_processor_cache_gb: float | None = None
     enable_prompt_embeds: bool = False
+    enable_mm_embeds: bool = False
     log_level: str = "warning"
     otlp_traces_endpoint: str | None = None
 
@@ -240,8 +244,8 @@ class EngineArgs(OlderEngineArguments):
         check = partial(self._check_config, worker=worker)
         access = HubAccess(self.hf_token, Path(self.download_dir).expanduser() if self.download_dir else None)
         path = resolve_model(self.model, revision=self.revision, report=report, check=check, access=access)
-        if path.is_dir() and (config := read_model_json(path, "config.json")) is not None:
-            self._check_ranks(config)  # also for local files: a worker takes seconds to refuse them
+        if self.tensor_parallel_size * self.pipeline_parallel_size > 1 or self.enable_expert_parallel:
+            self._check_ranks(read_model_config(path), worker)  # also for local files: workers take seconds to refuse them
         if self._takes_media(path):
             self.fallbacks = {"max_message_bytes": MEDIA_MAX_MESSAGE_BYTES, **self.fallbacks}
         model = str(path)
@@ -287,6 +291,7 @@ class EngineArgs(OlderEngineArguments):
             **({"served_model_names": (names,) if isinstance(names, str) else tuple(names)} if names else {}),
             **({"use_generation_config": self.generation_config == "auto"} if self._is_chosen("generation_config") else {}),
             **({"override_generation_config": json.dumps(overrides)} if (overrides := self.override_generation_config) else {}),
+            **({"default_mm_loras": json.dumps(self.default_mm_loras)} if self.default_mm_loras else {}),
             **self.media_settings(),
         }
 
@@ -296,12 +301,14 @@ class EngineArgs(OlderEngineArguments):
         return {
             **({"limit_mm_per_prompt": json.dumps(limits)} if limits is not None else {}),
             **({"allowed_local_media_path": self.allowed_local_media_path} if self.allowed_local_media_path else {}),
+            **({"enable_mm_embeds": True} if self.enable_mm_embeds else {}),
             **({"allowed_media_domains": self.allowed_media_domains} if self.allowed_media_domains else {}),
         }
 
     def _takes_media(self, path: Path) -> bool:
         limits = self.limit_mm_per_prompt or {}
-        has_none = all(limits.get(modality) == 0 for modality in ("image", "audio", "video"))
+        # With embeddings, a limit of 0 concerns files alone.
+        has_none = all(limits.get(modality) == 0 for modality in ("image", "audio", "video")) and not self.enable_mm_embeds
         return not self.language_model_only and not has_none and path.is_dir() and reads_media(path)
 
     def _processor_fields(self) -> dict[str, str]:
@@ -318,15 +325,16 @@ class EngineArgs(OlderEngineArguments):
 
     def _check_config(self, config: Mapping[str, Any], worker: WorkerSettings) -> None:
         check_model(self._changed(config), worker.device, trusts_code=worker.trust_remote_code)
-        self._check_ranks(config)
+        self._check_ranks(config, worker)
 
-    def _check_ranks(self, config: Mapping[str, Any]) -> None:
+    def _check_ranks(self, config: Mapping[str, Any], worker: WorkerSettings) -> None:
         check_ranks(
             self._changed(config),
             self.tensor_parallel_size,
             self.pipeline_parallel_size,
             expert_parallel=self.enable_expert_parallel,
             num_engines=self.data_parallel_size,
+            device=worker.device,
         )
 
     def _changed(self, config: Mapping[str, Any]) -> Mapping[str, Any]:

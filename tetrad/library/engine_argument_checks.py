@@ -21,6 +21,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "hf_token": (str, bool),
     "download_dir": (str, Path),
     "allowed_local_media_path": (str, Path),
+    "default_mm_loras": (dict,),
     "limit_mm_per_prompt": (dict,),
     "mm_processor_kwargs": (dict,),
     "media_io_kwargs": (dict,),
@@ -31,6 +32,9 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 def check_values(values: Mapping[str, Any]) -> None:
     """Check the values of all engine arguments, given by name."""
+    for name, value in values.items():
+        for text in value if isinstance(value, list | tuple) else [value]:
+            _check_text(name, text)
     for name, kinds in _KINDS.items():
         _check_kind(name, values[name], kinds)
     if values["override_generation_config"]:
@@ -42,12 +46,28 @@ def check_values(values: Mapping[str, Any]) -> None:
     if values["language_model_only"] and values["limit_mm_per_prompt"]:
         text = "language_model_only refuses all images: leave limit_mm_per_prompt out."
         raise InvalidRequest(text, field="limit_mm_per_prompt")
+    if values["language_model_only"] and values["enable_mm_embeds"]:
+        text = (
+            "enable_mm_embeds needs the model that reads media, which language_model_only leaves out: set limits of 0 instead."
+        )
+        raise InvalidRequest(text, field="enable_mm_embeds")
     if (cache := values["mm_processor_cache_gb"]) is not None and not 0 <= cache < math.inf:
         text = f"mm_processor_cache_gb must be a number of GiB, 0 or more, got {cache!r}."
         raise InvalidRequest(text, field="mm_processor_cache_gb")
     for name, most in _MOST.items():
         _check_count(name, values[name], most)
     _check_count("num_prefill_engines", values["num_prefill_engines"], _MOST["data_parallel_size"], least=0)
+
+
+def _check_text(name: str, value: object) -> None:
+    """Refuse a text that no message and no file in UTF-8 can hold: Python reads other bytes of a command line as such."""
+    if not isinstance(value, str):
+        return
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        text = f"{name} {value[:200]!r} is no text in UTF-8: rename it, or use a locale with UTF-8 (PYTHONUTF8=1)."
+        raise InvalidRequest(text, field=name) from error
 
 
 def to_gib(name: str, size_bytes: object) -> float:

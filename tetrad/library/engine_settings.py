@@ -67,6 +67,7 @@ SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
     "max_logprobs": (FrontendSettings, "max_logprobs"),
     "stream_interval": (FrontendSettings, "stream_interval"),
     "enable_prompt_embeds": (FrontendSettings, "enable_prompt_embeds"),
+    "enable_mm_embeds": (FrontendSettings, "enable_mm_embeds"),
     "allowed_local_media_path": (FrontendSettings, "allowed_local_media_path"),
     "allowed_media_domains": (FrontendSettings, "allowed_media_domains"),
     "tool_call_parser": (FrontendSettings, "tool_call_parser"),

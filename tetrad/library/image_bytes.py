@@ -29,8 +29,11 @@ def image_bytes(image: Any, where: str) -> bytes:
         return bytes(image)
     if hasattr(image, "save") and hasattr(image, "mode"):
         return _of_pil(image, where)
-    if hasattr(image, "detach"):  # a torch tensor, which vLLM takes for embeddings
-        raise InvalidRequest(f"{where}: image embeddings are not supported; give the image.", field=_FIELD)
+    if hasattr(image, "detach"):  # as in vLLM, a torch tensor is no image
+        text = (
+            f"{where}: tensors are taken for embeddings, [items, positions, hidden size] or a list of [positions, hidden size]"
+        )
+        raise InvalidRequest(f"{text}, got {type(image).__name__}; give an image as an array.", field=_FIELD)
     if hasattr(image, "__array_interface__"):
         return _of_array(image, where)
     text = f"{where} must be a PIL image, a numpy array or the bytes of an image file, got {type(image).__name__}."

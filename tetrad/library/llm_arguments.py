@@ -38,7 +38,13 @@ _POSITIONS = (
 )
 """The positional arguments after `model`, in the order of vLLM 0.8."""
 
-_OF_THE_FRONTEND = ("limit_mm_per_prompt", "language_model_only", "allowed_local_media_path", "allowed_media_domains")
+_OF_THE_FRONTEND = (
+    "limit_mm_per_prompt",
+    "language_model_only",
+    "allowed_local_media_path",
+    "allowed_media_domains",
+    "enable_mm_embeds",
+)
 _OF_THE_CALLER = frozenset({"seed", "max_logprobs", "otlp_traces_endpoint", "disable_log_stats", *_OF_THE_FRONTEND})
 """Arguments that mean something with a target: the program's own process has a frontend."""
 

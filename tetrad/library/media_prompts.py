@@ -6,12 +6,15 @@ The frontend takes files alone, since it decodes no pixels. Knows vLLM's `multi_
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
+from tetrad.frontend.media.items import MediaSource
 from tetrad.frontend.request.encoder_decoder import has_two_parts, joined
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.library.arguments import Conversation
 from tetrad.library.audio_bytes import audio_bytes, audio_items
+from tetrad.library.embeds_items import embeds_items, is_embeds
 from tetrad.library.image_bytes import image_bytes
 from tetrad.library.video_bytes import video_bytes, video_items
 from tetrad.services.errors import InvalidRequest
@@ -51,12 +54,12 @@ def with_processor_kwargs(prompt: PromptType, kwargs: Mapping[str, Any] | None) 
 
 
 async def messages_with_files(messages: Conversation) -> Conversation:
-    """Return the messages of a conversation, whose parts of type image_pil became parts with files.
+    """Return the messages of a conversation, whose parts with PIL images or tensors became parts with files.
 
     Raises:
         InvalidRequest: an image cannot be read.
     """
-    if not any(_is_pil(part) for message in messages for part in _parts(message)):
+    if not any(_is_made(part) for message in messages for part in _parts(message)):
         return messages
     return await asyncio.to_thread(_messages_with_files, messages)
 
@@ -76,12 +79,10 @@ def _with_files(prompt: Mapping[str, Any]) -> PromptType:
     return cast(PromptType, {**prompt, _DATA: {**data, **files}})
 
 
-def _files(modality: str, items: Any) -> list[bytes | None]:
+def _files(modality: str, items: Any) -> Sequence[bytes | MediaSource | None]:
     """Return the items of a modality as files; None names an item that the server has seen, by its uuid."""
-    if isinstance(items, Mapping):
-        raise InvalidRequest(
-            f"{_DATA}['{modality}']: {modality} embeddings are not supported; give the {modality}.", field=_DATA
-        )
+    if is_embeds(modality, items):
+        return embeds_items(modality, items, f"{_DATA}['{modality}']")
     listed, read = _READERS[modality]
     places = ((item, f"{_DATA}['{modality}'][{place}]") for place, item in enumerate(listed(items)))
     return [None if item is None else read(item, where) for item, where in places]
@@ -105,8 +106,8 @@ _READERS: Mapping[str, tuple[Callable[[Any], Iterable[Any]], Callable[[Any, str]
 
 def _messages_with_files(messages: Conversation) -> Conversation:
     return [
-        {**message, "content": [_file_part(part) if _is_pil(part) else part for part in _parts(message)]}
-        if any(map(_is_pil, _parts(message)))
+        {**message, "content": [_file_part(part) if _is_made(part) else part for part in _parts(message)]}
+        if any(map(_is_made, _parts(message)))
         else message
         for message in messages
     ]
@@ -117,12 +118,36 @@ def _parts(message: Mapping[str, Any]) -> Sequence[Any]:
     return content if isinstance(content, list | tuple) else ()
 
 
+def _is_made(part: object) -> bool:
+    """Return whether a part has a value that is no JSON: a PIL image, or tensors."""
+    return _is_pil(part) or _embedded_modality(part) is not None
+
+
+def _embedded_modality(part: object) -> str | None:
+    """Return the modality of a part with tensors of embeddings; None for another part, also for one with their base64."""
+    if not isinstance(part, Mapping):
+        return None
+    for modality in _READERS:
+        given = part.get(f"{modality}_embeds")
+        values = given.values() if isinstance(given, Mapping) else [given]
+        if any(hasattr(value, "detach") for value in values):
+            return modality
+    return None
+
+
 def _is_pil(part: object) -> bool:
     # vLLM also takes parts without a type.
     return isinstance(part, Mapping) and "image_pil" in part and part.get("type") in ("image_pil", None)
 
 
 def _file_part(part: Mapping[str, Any]) -> dict[str, Any]:
+    modality = _embedded_modality(part)
+    if modality is not None:
+        key = f"{modality}_embeds"
+        items = embeds_items(modality, part[key], key)
+        if len(items) != 1:
+            raise InvalidRequest(f"{key} has {len(items)} items; a part has one.", field=key)
+        return {"type": modality, modality: replace(items[0], uuid=part.get("uuid") or "")}
     image, uuid = part["image_pil"], part.get("uuid")
     if image is None and uuid is not None:  # an image that the server has seen
         return {"type": "image_url", "image_url": None, "uuid": uuid}

@@ -29,7 +29,7 @@ class Operations:
 
     def get_supported_tasks(self) -> tuple[str, ...]:
         """Return the model's tasks."""
-        return tasks_of(self._running.frontend.pooling)
+        return tasks_of(self._running.frontend)
 
     def get_world_size(self, include_dp: bool = True) -> int:
         """Return the number of engine cores; 1 if not `include_dp`."""

@@ -1,6 +1,6 @@
 """Stat loggers: log an engine's load every ten seconds, and when a program requests it.
 
-The numbers are those of the frontend's metrics. A program's own loggers are made like in vLLM, from (VllmConfig, engine index).
+The numbers are those of the frontend's metrics. A program's own loggers are made as in vLLM, from (VllmConfig, engine index).
 `record` is called once before each `log`, with the statistics since the last call.
 """
 

@@ -47,16 +47,18 @@ class EncodeRequest(_message.Message):
     def __init__(self, texts: _Optional[_Iterable[str]] = ..., add_special_tokens: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., truncation_side: _Optional[_Union[TruncationSide, str]] = ..., return_token_strings: _Optional[bool] = ..., text_pairs: _Optional[_Iterable[str]] = ..., media: _Optional[_Iterable[_Union[MediaItem, _Mapping]]] = ..., mm_processor_kwargs_json: _Optional[bytes] = ..., chat_template: _Optional[str] = ..., chat_template_kwargs_json: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ..., media_io_kwargs_json: _Optional[bytes] = ...) -> None: ...
 
 class MediaItem(_message.Message):
-    __slots__ = ("modality", "data", "uuid", "media_type")
+    __slots__ = ("modality", "data", "uuid", "media_type", "is_embeds")
     MODALITY_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
     MEDIA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    IS_EMBEDS_FIELD_NUMBER: _ClassVar[int]
     modality: str
     data: bytes
     uuid: str
     media_type: str
-    def __init__(self, modality: _Optional[str] = ..., data: _Optional[bytes] = ..., uuid: _Optional[str] = ..., media_type: _Optional[str] = ...) -> None: ...
+    is_embeds: bool
+    def __init__(self, modality: _Optional[str] = ..., data: _Optional[bytes] = ..., uuid: _Optional[str] = ..., media_type: _Optional[str] = ..., is_embeds: _Optional[bool] = ...) -> None: ...
 
 class EncodeResponse(_message.Message):
     __slots__ = ("encodings",)

@@ -52,7 +52,7 @@ def decode_media(request: tokenizer_pb2.EncodeRequest | tokenizer_pb2.RenderChat
     for i, item in enumerate(request.media):
         if not item.data and not item.uuid:
             raise InvalidRequest(f"media {i} has neither data nor a uuid.", field=f"media[{i}]")
-    items = [MediaInput(item.modality, item.data, item.uuid, item.media_type) for item in request.media]
+    items = [MediaInput(item.modality, item.data, item.uuid, item.media_type, item.is_embeds) for item in request.media]
     return RequestMedia(items, *(_decode_text(field, value) for field, value in settings.items()))
 
 

@@ -2,13 +2,13 @@
 
 Encoding, decoding and packing run in threads and chat templates in their own processes, so the event loop only handles
 Detokenize messages, which take microseconds, and short texts, for which a thread would take longer. Memory is limited by the
-pending texts (pending_bytes.py) and by the texts being encoded (encoding_threads.py).
+pending calls (pending_calls.py) and by the texts being encoded (encoding_threads.py).
 """
 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
@@ -24,22 +24,20 @@ from tetrad.services.rpc.columns import U32_BYTES, unpack_u32
 from tetrad.services.rpc.interceptors import answered_error
 from tetrad.services.rpc.status import to_status
 from tetrad.tokenizer_svc.api.media_wire import decode_media, features_bytes, media_bytes, num_media, write_features
+from tetrad.tokenizer_svc.api.servicer_pairs import PairEncoding
 from tetrad.tokenizer_svc.api.wire import (
     EncodedText,
     adds_special_tokens,
     append_sizes,
     apply_to_stream,
     decode_conversation,
-    decode_pair_template,
-    decode_pairs,
     decode_prompt_ids,
     decode_truncation,
     encode_info,
-    encode_pair,
     encode_tokens,
     skips_special_tokens,
 )
-from tetrad.tokenizer_svc.chat.pair_prompts import PairPrompts, PairTemplate
+from tetrad.tokenizer_svc.chat.pair_prompts import PairPrompts
 from tetrad.tokenizer_svc.chat.renderer import ChatRenderer
 from tetrad.tokenizer_svc.media.attended import AttendedMedia
 from tetrad.tokenizer_svc.media.items import PlacedMedia
@@ -48,7 +46,7 @@ from tetrad.tokenizer_svc.media.prompts import ModelMedia, PromptMedia
 from tetrad.tokenizer_svc.observability.metrics import TokenizerMetrics
 from tetrad.tokenizer_svc.tokenizer.detokenize_stream import DetokenizeStream
 from tetrad.tokenizer_svc.tokenizer.encoding_threads import EncodingThreads
-from tetrad.tokenizer_svc.tokenizer.pending_bytes import PendingBytes
+from tetrad.tokenizer_svc.tokenizer.pending_calls import PendingCalls
 from tetrad.tokenizer_svc.tokenizer.tokenizer import Tokenizer, Truncation
 from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 
@@ -104,15 +102,15 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         self._tracer = tracer or NoTracer()
         self._tokenizer = tokenizer
         self._chat = chat
-        self._pair_prompts = PairPrompts(tokenizer, chat)
         self._threads = EncodingThreads(pool, long_text_threads=long_text_threads, max_text_bytes=max_text_bytes)
         self._media = media or ModelMedia(tokenizer, model, {}, {}, max_message_bytes=max_message_bytes)
         self._info = encode_info(tokenizer, model, self._media.limits)
         self._max_message_bytes = max_message_bytes
-        self._pending = PendingBytes(max_pending_text_bytes, what="Texts", option="max_pending_text_bytes")
-        self._pending_media = PendingBytes(max_pending_media_bytes, what="Media", option="max_pending_media_bytes")
+        self._pending = PendingCalls(max_pending_text_bytes, max_pending_media_bytes)
         self._metrics = metrics or TokenizerMetrics()
-        self._calls: set[asyncio.Future[None]] = set()
+        self._pairs = PairEncoding(
+            tokenizer, PairPrompts(tokenizer, chat), self._threads, self._metrics, self._encode_written_pair
+        )
 
     async def Encode(
         self,
@@ -123,7 +121,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         media: Sequence[PlacedMedia] = ()
         with self._in_flight(request), spanned(self._tracer, "encode", kind="server") as span:
             if request.text_pairs:
-                encodings = await self._encode_pairs(request)
+                encodings = await self._pairs.encode(request)
             elif request.token_ids:
                 encoding, media = await self._encode_prompt_ids(request)
                 encodings = [encoding]
@@ -169,7 +167,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
                 media=await self._preprocess(request),
                 field="messages_json",
             )
-            with self._pending.admit(len(prompt)):
+            with self._pending.texts.admit(len(prompt)):
                 [text] = await self._encode_all(encode, [prompt], field="messages_json", num_media=len(request.media))
             _report(span, [text.message])
         response = tokenizer_pb2.RenderChatResponse(prompt=prompt, token_ids=text.message.token_ids)
@@ -184,7 +182,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         room, turn = asyncio.Semaphore(_MESSAGES_AT_ONCE), asyncio.Lock()
 
         async def answer(request: tokenizer_pb2.BatchRequest) -> None:
-            with self._counted():
+            with self._pending.count():
                 answers = await asyncio.gather(*(self._answer(call, context) for call in request.calls))
                 async with turn:  # gRPC accepts one message at a time
                     await context.write(tokenizer_pb2.BatchResponse(answers=_within_a_message(answers), id=request.id))
@@ -254,8 +252,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
 
     async def drain(self) -> None:
         """Wait until no call runs, batched or single. Streams may stay open: their clients continue on another replica."""
-        while self._calls:
-            await asyncio.wait(self._calls)
+        await self._pending.wait_none()
 
     def close(self) -> None:
         """Start to encode no further long texts."""
@@ -273,23 +270,10 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
             except Exception as error:  # noqa: BLE001 - the others of the batch are not affected
                 return tokenizer_pb2.BatchedAnswer(error=to_status(answered_error("Batch", error)))
 
-    @contextlib.contextmanager
-    def _in_flight(self, request: _Call) -> Iterator[None]:
+    def _in_flight(self, request: _Call) -> contextlib.AbstractContextManager[None]:
         """Count a call while the context is open. Raises Overloaded if texts or media exceed their limit."""
         num_image_bytes = 0 if isinstance(request, tokenizer_pb2.DecodeRequest) else media_bytes(request)
-        num_text_bytes = request.ByteSize() - num_image_bytes
-        with self._counted(), self._pending.admit(num_text_bytes), self._pending_media.admit(num_image_bytes):
-            yield
-
-    @contextlib.contextmanager
-    def _counted(self) -> Iterator[None]:
-        call = asyncio.get_running_loop().create_future()
-        self._calls.add(call)
-        try:
-            yield
-        finally:
-            self._calls.discard(call)
-            call.set_result(None)
+        return self._pending.admit(request.ByteSize() - num_image_bytes, num_image_bytes)
 
     async def _preprocess(
         self, request: tokenizer_pb2.EncodeRequest | tokenizer_pb2.RenderChatRequest
@@ -311,37 +295,11 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
             return [encode(text) for text in texts]
         return await self._threads.run_all([(partial(encode, text), size) for text, size in zip(texts, sizes, strict=True)])
 
-    async def _encode_pairs(self, request: tokenizer_pb2.EncodeRequest) -> Sequence[tokenizer_pb2.Encoding]:
-        max_tokens = request.max_tokens if request.HasField("max_tokens") else None
-        pairs = decode_pairs(request)
-        text_bytes = self._threads.text_bytes
-        sizes = [text_bytes(first, field="texts") + text_bytes(second, field="text_pairs") for first, second in pairs]
-        template = decode_pair_template(request)
-        if self._pair_prompts.writes(template):
-            return [await self._encode_written_pair(pair, template, max_tokens) for pair in pairs]
-        encodes = [partial(self._encode_pair, *pair, max_tokens) for pair in pairs]
-        return await self._threads.run_all(list(zip(encodes, sizes, strict=True)))
-
-    async def _encode_written_pair(
-        self, pair: tuple[str, str], template: PairTemplate, max_tokens: int | None
-    ) -> tokenizer_pb2.Encoding:
-        """Return the ids of a pair's text, written by a template; the second text is cut to have at most `max_tokens` ids."""
-        while True:
-            prompt = await self._pair_prompts.write(pair, template)
-            encode = partial(self._encode_to_wire, add_special_tokens=True, truncation=None, with_strings=False)
-            with self._pending.admit(len(prompt)):
-                [(encoding, _)] = await self._encode_all(encode, [prompt], field="text_pairs")
-            num_tokens = len(encoding.token_ids) // U32_BYTES
-            if max_tokens is None or num_tokens <= max_tokens:
-                return encoding
-            surplus = num_tokens - max_tokens
-            pair = await self._threads.run(partial(self._pair_prompts.shortened, pair, surplus, max_tokens))
-
-    def _encode_pair(self, first: str, second: str, max_tokens: int | None) -> tokenizer_pb2.Encoding:
-        started = time.perf_counter()
-        encoded = self._tokenizer.encode_pair(first, second, max_tokens=max_tokens)
-        self._metrics.observe_encoded(time.perf_counter() - started, len(encoded.token_ids))
-        return encode_pair(encoded)
+    async def _encode_written_pair(self, prompt: str) -> tokenizer_pb2.Encoding:
+        encode = partial(self._encode_to_wire, add_special_tokens=True, truncation=None, with_strings=False)
+        with self._pending.texts.admit(len(prompt)):
+            [(encoding, _)] = await self._encode_all(encode, [prompt], field="text_pairs")
+        return encoding
 
     def _encode_to_wire(
         self,

@@ -36,7 +36,7 @@ class SpeechServicer(TokenizerServicer):
         if self._recordings is None:
             raise Unsupported("The model does not read speech.")
         num_bytes = len(request.data)
-        with self._counted(), self._pending_media.admit(num_bytes):
+        with self._pending.count(), self._pending.media.admit(num_bytes):
             with spanned(self._tracer, "prepare_speech", kind="server") as span:
                 prepared = await self._recordings.prepare(decode_speech_request(request))
                 span.set_attributes({"tetrad.pieces": len(prepared.pieces)})

@@ -19,12 +19,14 @@ class MediaInput:
         data: the file; empty: the item is expected under its uuid.
         uuid: the caller's name of the content; empty: none.
         media_type: as "image/png"; empty: unknown. It is only named in errors.
+        is_embeds: whether the file has the item's embeddings.
     """
 
     modality: str
     data: bytes
     uuid: str = ""
     media_type: str = ""
+    is_embeds: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tetrad.tokenizer_svc.media.embeds import EmbedsRules
 from tetrad.tokenizer_svc.media.items import Expansion, Grid, Marks, ProcessedItem
 
 IO = "io"
@@ -53,6 +54,7 @@ class MediaRules:
         prompt_kwargs: returns the settings of the items of a prompt; it gets those of the request and the number of items.
         start_id: id of the start token of prompts, if the model has an encoder and a decoder: items have no place in prompts,
             and no marks. None: another model.
+        embeds: how the model takes embeddings of items; None: it takes none.
     """
 
     modality: str
@@ -65,6 +67,7 @@ class MediaRules:
     time_step: Callable[[ProcessedItem], float] = one_step
     prompt_kwargs: Callable[[Mapping[str, Any], int], Mapping[str, Any]] = unchanged
     start_id: int | None = None
+    embeds: EmbedsRules | None = None
 
 
 @dataclass(frozen=True)

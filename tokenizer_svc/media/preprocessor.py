@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from tetrad.services.errors import InvalidRequest
+from tetrad.tokenizer_svc.media.embeds import EMBEDS
 from tetrad.tokenizer_svc.media.feature_cache import FeatureCache
 from tetrad.tokenizer_svc.media.items import MediaError, MediaFeature, MediaInput
 from tetrad.tokenizer_svc.media.kinds import MediaRules
@@ -67,6 +68,8 @@ class Preprocessor:
         Raises:
             InvalidRequest: the item cannot be read or processed, or is named by a uuid that is not known.
         """
+        if item.is_embeds:
+            kwargs = self._embeds_settings(field)
         identifier = await asyncio.to_thread(self._identifier, item, json.dumps(kwargs, sort_keys=True))
         found = self._cache.get(identifier)
         self._metrics.count_lookup(is_hit=found is not None)
@@ -88,7 +91,8 @@ class Preprocessor:
         item = await self._processes.process(data, kwargs)
         self._metrics.observe_item(time.perf_counter() - started)
         rules = self.rules
-        feature = MediaFeature(rules.modality, identifier, item, rules.expand(item), rules.grid(item), rules.time_step(item))
+        expand = rules.embeds.expansion if rules.embeds and EMBEDS in kwargs else rules.expand
+        feature = MediaFeature(rules.modality, identifier, item, expand(item), rules.grid(item), rules.time_step(item))
         num_embeds = feature.expansion.num_embeds
         if num_embeds > rules.max_embeds:
             text = f"it becomes {num_embeds} embeddings; the limit is {rules.max_embeds}, those of the largest {rules.modality}"
@@ -103,6 +107,12 @@ class Preprocessor:
     async def close(self) -> None:
         """Stop the processes."""
         await self._processes.close()
+
+    def _embeds_settings(self, field: str) -> Mapping[str, Any]:
+        if self.rules.embeds is None:
+            name = self.rules.modality
+            raise InvalidRequest(f"This model takes no {name} embeddings: send the {name}.", field=field)
+        return self.rules.embeds.settings()
 
     def _identifier(self, item: MediaInput, settings: str) -> str:
         digest = hashlib.sha256(self._salt)

@@ -1,4 +1,4 @@
-"""TokenizerMetrics: the metrics of a tokenizer. The gRPC server counts and times its calls (services/rpc/call_metrics.py).
+"""TokenizerMetrics: the metrics of a tokenizer. The gRPC server counts and times its calls (services/rpc/interceptors.py).
 
 Encoding runs in threads, so it is counted with prometheus_client's own histograms, which have locks; Detokenize messages are
 processed on the event loop only.

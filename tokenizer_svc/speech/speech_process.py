@@ -4,9 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 from tetrad.services.sandbox.process import serve_frames
+from tetrad.tokenizer_svc.media.bare_transformers import with_bare_transformers
 from tetrad.tokenizer_svc.media.child import Processor, answers
 
 
+@with_bare_transformers
 def _make(**arguments: Any) -> Processor:
     # Imported here, where failures become answers and torch is hidden.
     from tetrad.tokenizer_svc.speech.pieces import PieceExtractor

@@ -3,7 +3,7 @@
 Files are mapped into memory, not read completely.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,15 +12,8 @@ import torch
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.checkpoint.model_config import read_config_file
 from tetrad.worker_svc.checkpoint.safetensors_file import SafetensorsFile
-from tetrad.worker_svc.checkpoint.shards import find_shards
+from tetrad.worker_svc.checkpoint.shards import SAFETENSORS, weight_files
 from tetrad.worker_svc.checkpoint.torch_file import TorchFile
-
-OpenFile = Callable[[Path], "TensorFile"]
-_LAYOUTS: tuple[tuple[str, str, OpenFile], ...] = (
-    ("model.safetensors.index.json", "*.safetensors", SafetensorsFile),
-    ("pytorch_model.bin.index.json", "pytorch_model*.bin", TorchFile),
-)
-"""Names of the index and of the files, by format; the first format with existing files is used."""
 
 
 class TensorFile(Protocol):
@@ -41,8 +34,7 @@ class DirectorySource:
 
     def __init__(self, directory: Path) -> None:
         self.config: Mapping[str, Any] = read_config_file(directory)
-        paths, open_file = _find_files(directory)
-        files = {path.name: open_file(path) for path in paths}
+        files: dict[str, TensorFile] = {path.name: _open(path) for path in weight_files(directory)}
         self._file_of = {name: file for file in files.values() for name in file.names()}
         self._unread = set(self._file_of)
         self.total_bytes = sum((directory / name).stat().st_size for name in files)
@@ -83,13 +75,5 @@ class DirectorySource:
         """Return None: quantized matrices consist of several tensors here, see unpacked.py."""
 
 
-def weight_files(directory: Path) -> list[Path]:
-    """Return the files that a DirectorySource reads; raise ModelError if there are none, or one is missing."""
-    return _find_files(directory)[0]
-
-
-def _find_files(directory: Path) -> tuple[list[Path], OpenFile]:
-    for index, pattern, open_file in _LAYOUTS:
-        if paths := find_shards(directory, index, pattern):
-            return paths, open_file
-    raise ModelError(f"{directory} lacks any {' or '.join(pattern for _, pattern, _ in _LAYOUTS)} file.")
+def _open(path: Path) -> TensorFile:
+    return SafetensorsFile(path) if path.match(SAFETENSORS) else TorchFile(path)

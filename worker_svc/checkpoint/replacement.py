@@ -18,9 +18,9 @@ from safetensors.torch import save_file
 
 from tetrad.services.errors import ModelError
 from tetrad.services.models.model_directory import MAX_TEXT_BYTES, find_model_file
-from tetrad.worker_svc.checkpoint.directory import weight_files
 from tetrad.worker_svc.checkpoint.model_config import apply_overrides, read_model_config
 from tetrad.worker_svc.checkpoint.safetensors_file import SafetensorsFile
+from tetrad.worker_svc.checkpoint.shards import weight_files
 from tetrad.worker_svc.core.device import LoadRequest
 from tetrad.worker_svc.families.registry import find_family, read_config, supported_config
 from tetrad.worker_svc.families.values import architecture_of

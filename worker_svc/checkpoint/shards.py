@@ -1,16 +1,34 @@
-"""Shards: finds the files of weights in a model's directory: one file, or several files that an index lists."""
+"""Shards: finds the files of weights in a model's directory: one file, or several files that an index lists.
+
+Never imports torch, so that commands can check a directory.
+"""
 
 from pathlib import Path
 
 from tetrad.services.errors import ModelError
 from tetrad.services.models.model_directory import find_model_file, list_model_files, read_model_json
 
+SAFETENSORS, PYTORCH = "*.safetensors", "pytorch_model*.bin"
+_LAYOUTS = {SAFETENSORS: "model.safetensors.index.json", PYTORCH: "pytorch_model.bin.index.json"}
+"""Pattern of a format's files -> the name of their index; the first format with existing files is used."""
 _MAX_NAMED = 10
 _OTHER_FORM = "consolidated"
 """Beginning of the names of files with the same weights in Mistral's form, beside those in Hugging Face's."""
 
 
-def find_shards(directory: Path, index_name: str, pattern: str) -> list[Path]:
+def weight_files(directory: Path) -> list[Path]:
+    """Return the files of a directory's weights, all of one format.
+
+    Raises:
+        ModelError: there are none, an index is broken, or lists files that do not exist.
+    """
+    for pattern, index in _LAYOUTS.items():
+        if paths := _find_shards(directory, index, pattern):
+            return paths
+    raise ModelError(f"{directory} lacks any {' or '.join(_LAYOUTS)} file.")
+
+
+def _find_shards(directory: Path, index_name: str, pattern: str) -> list[Path]:
     """Return the files that an index lists, or without an index the files that match a pattern, if any.
 
     Raises:

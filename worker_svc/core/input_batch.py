@@ -4,10 +4,13 @@ Called by the model runner, on the compute thread. Knows token ids, block tables
 tensors or devices. Invariant: a handle has exactly one slot, and a slot at most one handle.
 """
 
+from typing import Self
+
 import numpy as np
 import numpy.typing as npt
 
 from tetrad.services.errors import InvalidRequest
+from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.plan import Ints, NewRequest
 
 
@@ -20,6 +23,16 @@ class InputBatch:
         block_size: tokens per KV block.
         num_groups: number of KV groups; each has one block table per request.
     """
+
+    @classmethod
+    def of_layout(cls, layout: KvLayout, num_groups: int) -> Self:
+        """Return a batch with the limits of a layout."""
+        return cls(
+            max_num_seqs=layout.max_num_seqs,
+            max_model_len=layout.max_model_len,
+            block_size=layout.block_size,
+            num_groups=num_groups,
+        )
 
     def __init__(self, *, max_num_seqs: int, max_model_len: int, block_size: int, num_groups: int = 1) -> None:
         self.block_size = block_size

@@ -4,8 +4,10 @@ Called by the worker, and by devices whose blocks are in host memory. Without th
 MemoryError deep in a library, or the system would grant the pages and kill the process later. Knows sizes; knows no tensors.
 """
 
+from collections.abc import Sequence
+
 from tetrad.services.errors import FailedPrecondition
-from tetrad.worker_svc.core.device import KvLayout
+from tetrad.worker_svc.core.device import KvGroup, KvLayout
 from tetrad.worker_svc.core.host import available_memory_bytes
 from tetrad.worker_svc.core.memory_shortage import not_available
 
@@ -31,6 +33,23 @@ def check_layout(layout: KvLayout, block_size_bytes: int) -> None:
     tables_bytes = layout.max_num_seqs * (layout.max_model_len + layout.max_model_len // layout.block_size) * _ID_BYTES
     what = f"The tables of max_num_seqs {layout.max_num_seqs} of max_model_len {layout.max_model_len}"
     _check_host(tables_bytes, what, "Lower --max-num-seqs or --max-model-len.")
+
+
+def check_positions(layout: KvLayout, max_position_embeddings: int) -> None:
+    """Raise FailedPrecondition if the model has fewer positions than the layout's longest sequence."""
+    if layout.max_model_len > max_position_embeddings:
+        raise FailedPrecondition(
+            f"max_model_len {layout.max_model_len} exceeds the model's {max_position_embeddings} positions."
+        )
+
+
+def check_groups(groups: Sequence[KvGroup], own: Sequence[KvGroup]) -> None:
+    """Raise FailedPrecondition if `groups` are not the model's `own`; no groups mean one group."""
+    if tuple(groups) != (tuple(own) if len(own) > 1 or groups else ()):
+        raise FailedPrecondition(
+            f"Plans would have block tables for {len(groups) or 1} KV groups; the model's layers form {len(own)}: "
+            f"{'; '.join(map(str, own))}. Engine core and workers must be of one release and have one model."
+        )
 
 
 def check_host_cache(layout: KvLayout, block_size_bytes: int) -> None:

@@ -7,7 +7,7 @@ request table compares a plan's requests with the known ones.
 import numpy as np
 
 from tetrad.services.errors import InvalidRequest
-from tetrad.worker_svc.core.device import KvLayout
+from tetrad.worker_svc.core.device import KvLayout, LoadRequest
 from tetrad.worker_svc.core.plan import Ints, SchedulerOutput
 
 
@@ -36,6 +36,12 @@ def check_plan(plan: SchedulerOutput, layout: KvLayout, vocab_size: int, num_gro
     num_words = (vocab_size + 31) // 32
     if plan.grammar is not None and plan.grammar.bitmask.shape[1] != num_words:
         raise InvalidRequest(f"Masks have {plan.grammar.bitmask.shape[1]} words; this vocabulary needs {num_words}.")
+
+
+def check_drafter(plan: SchedulerOutput, request: LoadRequest | None) -> None:
+    """Raise InvalidRequest for a plan that wants drafts of a model, if the model was loaded without one (`request`)."""
+    if plan.num_spec_tokens and (request is None or not request.draft_method):
+        raise InvalidRequest(f"num_spec_tokens {plan.num_spec_tokens}: this worker was given no draft model.")
 
 
 def _check_blocks(block_ids: Ints, layout: KvLayout, *, on_host: bool = False) -> None:

@@ -32,6 +32,13 @@ class SlotListener(Protocol):
         """Delete the state of a slot whose request was removed."""
 
 
+class SlotPart(SlotListener, Protocol):
+    """A listener that may refuse requests."""
+
+    def check(self, request: NewRequest) -> None:
+        """Raise the error of a request that cannot run."""
+
+
 @dataclass(frozen=True, slots=True)
 class ScheduledRows:
     """The rows that run in a step, and the requests that cannot run with their errors."""
@@ -42,16 +49,34 @@ class ScheduledRows:
     failures: Sequence[tuple[int, TetradError]]
 
 
-def refuse_pooling(new: NewRequest) -> None:
+def refuse_pooling(request: NewRequest) -> None:
     """Raise Unsupported for a pooling request; the check of models that only generate."""
-    if new.pooling is not None:
+    if request.pooling is not None:
         raise Unsupported("The model generates and does not pool.")
 
 
-def refuse_extra_args(new: NewRequest) -> None:
+def refuse_extra_args(request: NewRequest) -> None:
     """Raise Unsupported for a request with extra_args; the check of workers without custom logits processors."""
-    if new.sampling.extra_args is not None:
+    if request.sampling.extra_args is not None:
         raise Unsupported("This worker does not support extra_args: it has no logits processors.", field="extra_args")
+
+
+def refuse_adapters(request: NewRequest) -> None:
+    """Raise Unsupported for a request with an adapter; the check of models without LoRA adapters."""
+    if request.lora_id:
+        raise Unsupported("This worker does not support LoRA adapters here; start with enable_lora.")
+
+
+def refuse_prompt_embeds(request: NewRequest) -> None:
+    """Raise Unsupported for a request with embeddings; the check of devices that only take token ids."""
+    if request.prompt_embeds is not None:
+        raise Unsupported("This worker's device does not support prompt_embeds.", field="prompt_embeds")
+
+
+def refuse_media(request: NewRequest) -> None:
+    """Raise Unsupported for a request with images; the check of models that take only text."""
+    if request.media:
+        raise Unsupported("The model on this worker takes only text, no images.", field="mm_features")
 
 
 class RequestTable:

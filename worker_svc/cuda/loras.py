@@ -104,7 +104,8 @@ class DeviceLoras:
                     runs.append((target, source, num_bytes))
                 source += num_bytes
             target += num_bytes
-        values = torch.cat(packed) if packed else torch.empty(0, dtype=self._dtype)  # it may change other ranks' layers alone
+        # Nothing is packed if the adapter changes only layers of other ranks.
+        values = torch.cat(packed) if packed else torch.empty(0, dtype=self._dtype)
         return DeviceLora(weights.digest, HostCopy(self._accelerator, values.view(torch.uint8)), runs)
 
     def install(self, lora_id: int, packed: PackedLora) -> None:

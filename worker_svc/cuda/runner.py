@@ -18,8 +18,10 @@ import torch
 from tetrad.services.errors import FailedPrecondition
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.input_batch import InputBatch
-from tetrad.worker_svc.core.plan import Ints, ModelRunnerOutput, SchedulerOutput, finished
-from tetrad.worker_svc.core.request_table import RequestTable, ScheduledRows
+from tetrad.worker_svc.core.layout_check import check_positions
+from tetrad.worker_svc.core.plan import Ints, SchedulerOutput
+from tetrad.worker_svc.core.request_table import RequestTable, ScheduledRows, SlotPart
+from tetrad.worker_svc.core.result import ModelRunnerOutput, finished
 from tetrad.worker_svc.core.sampler_options import DEFAULT_SAMPLER, SamplerOptions
 from tetrad.worker_svc.core.step_inputs import StepRows, order_rows
 from tetrad.worker_svc.cuda.block_contents import DeviceBlockContents
@@ -38,7 +40,7 @@ from tetrad.worker_svc.cuda.verification import VerifiedSamples, Verifier, place
 from tetrad.worker_svc.kv_cache.cache import KvCache
 from tetrad.worker_svc.runner.prompt_embeds import SlotEmbeds
 from tetrad.worker_svc.runner.prompt_logprobs import AskedPrompts
-from tetrad.worker_svc.runner.prompt_scores import AskedScores, check_scores
+from tetrad.worker_svc.runner.prompt_scores import AskedScores
 from tetrad.worker_svc.runner.warm_up import dummy_plans
 from tetrad.worker_svc.sampler.custom_classes import make_processors
 
@@ -89,10 +91,7 @@ class CudaModelRunner:
         parts: RunnerParts = WHOLE,
     ) -> None:
         config = model.config
-        if layout.max_model_len > config.max_position_embeddings:
-            raise FailedPrecondition(
-                f"max_model_len {layout.max_model_len} exceeds the model's {config.max_position_embeddings} positions."
-            )
+        check_positions(layout, config.max_position_embeddings)
         self._model, self.layout, self.accelerator = model, layout, accelerator
         self.uses_graphs = use_graphs
         self._kv_cache = KvCache(
@@ -102,12 +101,7 @@ class CudaModelRunner:
             num_host_blocks=layout.num_host_blocks,
             device=accelerator.device,
         )
-        self.batch = InputBatch(
-            max_num_seqs=layout.max_num_seqs,
-            max_model_len=layout.max_model_len,
-            block_size=layout.block_size,
-            num_groups=self._kv_cache.num_groups,
-        )
+        self.batch = InputBatch.of_layout(layout, self._kv_cache.num_groups)
         self.state = parts.state(accelerator, self.batch)
         made = make_processors(
             sampling.processors,
@@ -125,26 +119,21 @@ class CudaModelRunner:
         self._embeds = SlotEmbeds(config.embedding_size)
         self._media: DeviceStepMedia = NoDeviceMedia(accelerator) if media is None else media(self.batch)
         self.shifts = self._media.shifts
-        listeners = (
-            self.state,
-            self.sampler,
-            self._asked_prompts,
-            self._asked_scores,
+        by_slot: tuple[SlotPart, ...] = (
             self._pooling,
             self._loras,
             self._embeds,
             self._media,
+            self.sampler,
+            self._asked_scores,
         )
-        checks = (
-            self._pooling.check,
-            self._loras.check,
-            self._embeds.check,
-            self._media.check,
-            self.sampler.check,
-            check_scores,
+        self._requests = RequestTable(
+            self.batch,
+            config.vocab_size,
+            (self.state, *by_slot, self._asked_prompts),
+            [part.check for part in by_slot],
+            has_states=bool(model.kv_cache_spec.state_size),
         )
-        has_states = bool(model.kv_cache_spec.state_size)
-        self._requests = RequestTable(self.batch, config.vocab_size, listeners, checks, has_states=has_states)
         self._verifier = Verifier(self.batch, self.state, self.sampler)
         self._log = LaunchLog()
         self._passes = parts.passes(

@@ -81,7 +81,7 @@ class StepGraphs:
 
         Args:
             rows: the rows of the step.
-            num_behind: the number of known tokens that a step computes that only decodes, besides drafts.
+            num_behind: the number of known tokens, besides drafts, that a decoding request computes in a step.
             needs_hidden: only a graph of mixed steps serves the step.
         """
         are_decodes = (rows.num_scheduled <= num_behind + self._batch.num_drafts[rows.slots]).all()

@@ -127,7 +127,8 @@ class CudaDevice:
 
     def load_model(self, request: LoadRequest, report: Progress) -> CudaModel | CudaEncoder | CudaDraftedModel | CudaRankModel:
         """Load the weights to the device."""
-        smaller = partial(self._load_alone, offload_bytes=0)  # it runs for each draft; cpu_offload_gb is the target's
+        # cpu_offload_gb applies to the target model alone: a draft model runs for each draft.
+        smaller = partial(self._load_alone, offload_bytes=0)
         if self._ranks is not None:
             if self._ranks.stage.size > 1:
                 refuse_drafter(request, f"the cuda device with {self._ranks.option}")

@@ -30,21 +30,29 @@ from tetrad.worker_svc.core.device import (
 from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.kv_transfer import BlockContents
 from tetrad.worker_svc.core.media import ModelMedia
-from tetrad.worker_svc.core.plan import GrammarRows, Ints, ModelRunnerOutput, NewRequest, PendingStep, SchedulerOutput
-from tetrad.worker_svc.core.request_table import RequestTable
+from tetrad.worker_svc.core.plan import GrammarRows, Ints, NewRequest, SchedulerOutput
+from tetrad.worker_svc.core.request_table import (
+    RequestTable,
+    refuse_adapters,
+    refuse_extra_args,
+    refuse_media,
+    refuse_pooling,
+    refuse_prompt_embeds,
+)
+from tetrad.worker_svc.core.result import ModelRunnerOutput, PendingStep
 from tetrad.worker_svc.core.verification import verify
 from tetrad.worker_svc.devices.kv_memory import kv_cache_bytes
 from tetrad.worker_svc.devices.sim_logprobs import SimLogprobs
-from tetrad.worker_svc.devices.sim_media import NoSimMedia, SimMedia, sim_media
+from tetrad.worker_svc.devices.sim_media import SimMedia, sim_media
 from tetrad.worker_svc.devices.sim_queue import SimQueue
 from tetrad.worker_svc.families.check import check_config
 from tetrad.worker_svc.kv_cache.layer_groups import group_layers
 from tetrad.worker_svc.model_facts.config import ModelConfig
-from tetrad.worker_svc.runner.plain_requests import PLAIN_REQUESTS
 
 _SPECIAL_IDS = 100
 """Number of ids at each end of the vocabulary that are never produced."""
 _TOKENS_BEFORE_FAILURE = 3
+_CHECKS = (refuse_pooling, refuse_extra_args, refuse_adapters, refuse_prompt_embeds)
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -202,19 +210,14 @@ class SimRunner:
         media: ModelMedia | None = None,
     ) -> None:
         self._cost, self._queue, self._crash_token_id = cost, queue or SimQueue(), crash_token_id
-        self._batch = InputBatch(
-            max_num_seqs=layout.max_num_seqs,
-            max_model_len=layout.max_model_len,
-            block_size=layout.block_size,
-            num_groups=num_groups,
-        )
+        self._batch = InputBatch.of_layout(layout, num_groups)
         self._seeds = _Seeds(layout.max_num_seqs, fail_token_id)
         self._first_id = min(_SPECIAL_IDS, vocab_size // 4)
         self._num_ids = max(1, vocab_size - 2 * self._first_id)
         self._logprobs = SimLogprobs(vocab_size)
-        self._media = NoSimMedia() if media is None else SimMedia(media)
-        listeners, checks = (self._seeds, self._logprobs, self._media), (*PLAIN_REQUESTS, self._media.check)
-        self._requests = RequestTable(self._batch, vocab_size, listeners, checks)
+        self._media = () if media is None else (SimMedia(media),)
+        checks = (*_CHECKS, *([each.check for each in self._media] or [refuse_media]))
+        self._requests = RequestTable(self._batch, vocab_size, (self._seeds, self._logprobs, *self._media), checks)
 
     @property
     def num_requests(self) -> int:
@@ -232,7 +235,8 @@ class SimRunner:
         if self._crash_token_id is not None:
             self._crash_if_told(plan.new_requests)
         rows = self._requests.apply(plan)
-        self._media.check_encoded(self._batch, rows)
+        for media in self._media:
+            media.check_encoded(self._batch, rows)
         input_seconds = time.perf_counter() - started
         batch = self._batch
         is_last = rows.num_computed + rows.num_scheduled == (batch.num_tokens + batch.num_drafts)[rows.slots]

@@ -19,7 +19,7 @@ from tetrad.worker_svc.devices.sim_queue import precise_sleep
 from tetrad.worker_svc.families.towers import media_read_by
 from tetrad.worker_svc.families.values import architecture_of
 from tetrad.worker_svc.media.encoder_cache import EncoderCache
-from tetrad.worker_svc.media.slot_media import NoMedia, SlotMedia
+from tetrad.worker_svc.media.slot_media import SlotMedia
 from tetrad.worker_svc.model_facts.config import ModelConfig
 
 MOST_EMBEDS = 16_384
@@ -64,13 +64,6 @@ class SimTower:
     def activation_bytes(self, num_embeds: int) -> int:  # noqa: ARG002 - of the protocol
         """Return 0: there is no device."""
         return 0
-
-
-class NoSimMedia(NoMedia):
-    """The images of the requests of a model that takes only text: there are none."""
-
-    def check_encoded(self, batch: InputBatch, rows: ScheduledRows) -> None:
-        """Do nothing."""
 
 
 class SimMedia(SlotMedia):

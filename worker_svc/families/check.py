@@ -58,7 +58,13 @@ def check_model(config: Mapping[str, Any], device: str, *, trusts_code: bool = F
 
 
 def check_ranks(
-    config: Mapping[str, Any], num_shards: int, num_stages: int = 1, *, expert_parallel: bool = False, num_engines: int = 1
+    config: Mapping[str, Any],
+    num_shards: int,
+    num_stages: int = 1,
+    *,
+    expert_parallel: bool = False,
+    num_engines: int = 1,
+    device: str = "auto",
 ) -> None:
     """Raise ModelError if a model that a device can run cannot be divided into this number of stages and shards.
 
@@ -67,10 +73,13 @@ def check_ranks(
         num_shards, num_stages: number of shards in a stage, and number of stages.
         expert_parallel: whether each shard holds whole experts.
         num_engines: number of engines that share whole experts.
+        device: see check_config.
     """
     if num_shards == num_stages == 1 and not expert_parallel:
         return
     option = f"pipeline_parallel_size {num_stages}" if num_stages > 1 else f"tensor_parallel_size {num_shards}"
+    if device == "sim" and num_shards * num_stages > 1:
+        raise ModelError(f"{option}: the sim device computes a model on one worker; use the cpu or cuda device.")
     if expert_parallel and (is_encoder(config) or find_family(architecture_of(config)) is None):
         raise ModelError(f"{NO_EXPERTS}.")
     if is_encoder(config):

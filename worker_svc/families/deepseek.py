@@ -13,7 +13,7 @@ from tetrad.worker_svc.model_facts.config import Latent, ModelConfig
 
 _V3_SCALE, _FLASH_SCALE = 2.5, 1.8
 _ATTENTION = frozenset({"q_a_proj", "kv_a_proj_with_mqa", "o_proj"})
-"""The matrices that attention_bias gives a bias."""
+"""The matrices that have a bias if the config sets attention_bias."""
 _ROUTERS = {"greedy": "softmax", "group_limited_greedy": "grouped_softmax"}
 
 

@@ -12,6 +12,7 @@ READS_IMAGES = frozenset(
         "Idefics3ForConditionalGeneration",
         "InternVLForConditionalGeneration",
         "Lfm2VlForConditionalGeneration",
+        "Llama4ForConditionalGeneration",
         "LlavaForConditionalGeneration",
         "LlavaNextForConditionalGeneration",
         "LlavaOnevisionForConditionalGeneration",

@@ -32,11 +32,11 @@ class OrderChannel(Protocol):
     def receive(self) -> tuple[npt.NDArray[np.int64], torch.Tensor | None]:
         """Wait for the leader's next order and return its integers and floats; raise RankLost if the leader is lost.
 
-        Callable on any thread, by one at a time.
+        May be called on any thread, but not on two at once.
         """
 
     def leave(self) -> None:
-        """Leave the group: the waits of this rank and those for it end. Works on any thread."""
+        """Leave the group: calls in which this rank waits, or others wait for it, end. Works on any thread."""
 
 
 class OpenOrders(Protocol):
@@ -58,7 +58,7 @@ class Sender:
         self._sent: deque[tuple[Any, torch.Tensor]] = deque()
 
     def send(self, tensor: torch.Tensor, ranks: Iterable[int]) -> None:
-        """Send a tensor, which nobody changes afterwards, to each of the ranks; raise RankLost if a connection is lost."""
+        """Send a tensor, which must not change afterwards, to each of the ranks; raise RankLost if a connection is lost."""
         with finding_losses():
             for rank in ranks:
                 self._sent.append((self._connections.current.send([tensor], rank, 0), tensor))

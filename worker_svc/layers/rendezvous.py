@@ -25,13 +25,13 @@ _UNIX = "unix:"
 _SCHEMES = ("dns:///", "dns:", "ipv4:", "ipv6:")
 _LOOPBACK = "127.0.0.1"
 _GROUP = ".group-"
-"""What is between the name of the leader's socket and the epoch, in the name of a group's file."""
+"""Separator between the leader's socket and the epoch in the name of a group's file."""
 _EPOCH = "epoch"
 """Key of the leader's store: the epoch of the group that it has joined."""
 _RETRY_S = 0.05
 """Seconds between two tries to find the leader's store."""
 _LOOK_S = 0.2
-"""Seconds between two checks whether a rank that waits for the others should still do so."""
+"""Seconds between two checks whether a waiting rank is still wanted in the group."""
 _CONNECT_S = 3.0
 """Longest attempt to reach the leader's store, in seconds, before such a check."""
 _LEAST_S = 0.01
@@ -72,7 +72,7 @@ class Rendezvous:
         self._store = self._all = None
 
     def _await_others(self) -> None:
-        """Wait until all ranks have found the store. Unlike the wait for a connection, this one ends if it is not wanted."""
+        """Wait until all ranks have found the store; raise Unavailable once this rank is no longer wanted in the group."""
         place, store = self._place, c10d.PrefixStore(f"{self._place.epoch}/there", self._store)
         deadline = time.monotonic() + place.timeout_s
         others = [str(rank) for rank in range(place.size)]
@@ -102,14 +102,14 @@ class Rendezvous:
             DeadlineExceeded: a rank did not join in time.
             Unavailable: the ranks could not connect.
         """
-        gloo: Any = dist.ProcessGroupGloo  # torch's types say less than its objects do
+        gloo: Any = dist.ProcessGroupGloo  # torch's type stubs lack some of its methods
         options = gloo._Options()  # noqa: SLF001 - torch has no public name for it
         options._timeout = timedelta(seconds=timeout_s)  # noqa: SLF001 - of what is received, too
         options._threads = 1  # noqa: SLF001 - no public name
         try:
             options._devices = [gloo.create_device(hostname=self._host)]  # noqa: SLF001 - no public name
             group = gloo(c10d.PrefixStore(f"{self._place.epoch}/{name}", self._store), index, size, options)
-            group.allreduce([torch.zeros(1)]).wait()  # connections are made by their first use
+            group.allreduce([torch.zeros(1)]).wait()  # gloo connects the ranks at the first use of the group
         except (RuntimeError, OSError) as error:
             raise _not_met(self._place, error) from error
         return group
@@ -121,7 +121,7 @@ class Rendezvous:
             name: name of the process group.
             index, size: number of this rank, and number of ranks.
             timeout_s: longest wait for another rank, in seconds.
-            use: exchanges something over the process group, on every rank: connections are made by their first use.
+            use: exchanges a tensor over the process group, on every rank: NCCL connects the GPUs at the first use.
 
         Raises:
             DeadlineExceeded: a rank did not join in time.

@@ -13,7 +13,7 @@ import numpy as np
 from tetrad.services.errors import InvalidRequest, Unsupported
 from tetrad.worker_svc.core.media import EncodedItem, EncodedItems, ModelMedia, quoted
 from tetrad.worker_svc.core.plan import GivenRows, Ints, MediaSpan, NewRequest
-from tetrad.worker_svc.core.request_table import SlotListener
+from tetrad.worker_svc.core.request_table import SlotListener, refuse_media
 from tetrad.worker_svc.core.step_inputs import StepInputs, StepRows
 from tetrad.worker_svc.media.positions import PromptAxes, check_places
 
@@ -43,10 +43,7 @@ class NoMedia:
     def remove(self, slot: int) -> None:
         """Do nothing: no slot has images."""
 
-    def check(self, request: NewRequest) -> None:
-        """Raise Unsupported if the request has images."""
-        if request.media:
-            raise Unsupported("The model on this worker takes only text, no images.", field="mm_features")
+    check = staticmethod(refuse_media)
 
     def gather(self, rows: StepRows, given: GivenRows | None) -> GivenRows | None:  # noqa: ARG002 - of StepMedia
         """Return `given`."""

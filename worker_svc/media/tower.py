@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tetrad.services.errors import InternalError, TetradError, one_line
+from tetrad.services.errors import InternalError, InvalidRequest, TetradError, one_line
 from tetrad.services.log import get_logger
 from tetrad.worker_svc.core.media import EncodedItem
 from tetrad.worker_svc.core.memory_shortage import memory_for
@@ -63,7 +63,23 @@ class TransformersTower:
         return self._reader.activation_values(num_embeds) * self._value_bytes
 
     def _encode(self, item: EncoderItem) -> EncodedItem:
-        return self._kept(*self._reader.encode(item, self._call))
+        given = item.tensors.get(f"{item.modality}_embeds")
+        return self._kept(*(self._given(given) if given is not None else self._reader.encode(item, self._call)))
+
+    def _given(self, values: Any) -> Encoded:
+        """Return embeddings that a client has computed, [N, hidden * (1 + L)]: the deep values stand behind the others."""
+        if values.dtype != np.float32 or values.ndim != len(("N", "hidden")) or values.shape[1] % self._hidden_size:
+            shape = f"{values.dtype} {list(values.shape)}"
+            raise InvalidRequest(f"The embeddings are {shape}; the model takes float32 in rows of {self._hidden_size} values.")
+        weight = next(self._module.parameters())
+        # A copy: the array may be in a message.
+        moved = torch.from_numpy(values.copy()).to(weight.device, weight.dtype)
+        rows, *deep = torch.split(moved, self._hidden_size, dim=1)
+        if len(deep) != self.num_deep_layers:
+            raise InvalidRequest(
+                f"The embeddings have values of {len(deep)} deep layers; the model has {self.num_deep_layers}."
+            )
+        return rows, torch.stack(deep) if deep else None
 
     def _call(self, method: str, inputs: Inputs) -> Encoded:
         """See Call."""

@@ -4,6 +4,7 @@ The calls are those of transformers' `get_image_features`. Knows processors' set
 """
 
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,8 @@ _PIXELS, _GRID, _SIZES, _MASK = "pixel_values", "image_grid_thw", "image_sizes",
 _COUNT = "batch_num_images"
 _SHAPES = "spatial_shapes"
 _GIVEN_DEFAULT = 2048
+ROUNDED = "is_rounded_to_bfloat16"
+"""Name of a setting of an image processor: see Normalization."""
 _MOST_TILES, _MOST_CROPS = 128, 4
 
 
@@ -212,6 +215,12 @@ def _of_tiles_and_whole(processor: Any, _config: Any) -> int:
     return (int(processor.max_tiles) * tile**2 if processor.do_image_splitting else 0) + int(processor.max_image_tokens)
 
 
+def _of_shuffled_tiles(processor: Any, config: Any) -> int:
+    vision, most = config.vision_config, int(processor.max_patches)
+    per_tile = int((_tile_side(config) * float(vision.pixel_shuffle_ratio)) ** 2)
+    return per_tile * (most + 1 if most > 1 else 1)
+
+
 def _of_pooled_image(processor: Any, config: Any) -> int:
     """The whole image, and the crops that a request may ask for: as many as transformers' processor makes."""
     crops = getattr(processor, "pan_and_scan_max_num_crops", None)
@@ -227,6 +236,25 @@ def _keep_single_row(module: torch.nn.Module) -> None:
     projector.register_forward_hook(lambda _module, _inputs, output: output[None])
 
 
+def _project_features(module: Any) -> None:
+    """Give Llama 4's module the method of other models: its own leaves the projection to `forward`."""
+    encode, projector = module.get_image_features, module.get_submodule("multi_modal_projector")
+
+    def get_image_features(**inputs: torch.Tensor) -> Any:
+        return SimpleNamespace(pooler_output=projector(encode(**inputs).last_hidden_state))
+
+    module.get_image_features = get_image_features
+
+
+_LLAMA4: Mapping[str, Any] = {
+    "max_patches": 16,
+    "do_rescale": True,
+    "rescale_factor": 1 / 255,
+    "do_normalize": True,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+    ROUNDED: True,
+}
 _LFM2: Mapping[str, Any] = {
     "downsample_factor": 2,
     "do_image_splitting": True,
@@ -253,6 +281,7 @@ TOWER_KINDS: Mapping[str, TowerKind] = {
     "Idefics3ForConditionalGeneration": _SPLIT_TILES,
     "InternVLForConditionalGeneration": TowerKind(_read_tiles, _of_cropped_tiles),
     "Lfm2VlForConditionalGeneration": TowerKind(_read_naflex, _of_tiles_and_whole, defaults=_LFM2),
+    "Llama4ForConditionalGeneration": TowerKind(_read_tiles, _of_shuffled_tiles, prepare=_project_features, defaults=_LLAMA4),
     "LlavaForConditionalGeneration": TowerKind(_read_whole_image, _of_whole_image),
     "LlavaNextForConditionalGeneration": _ANYRES,
     "LlavaOnevisionForConditionalGeneration": TowerKind(_read_anyres_or_whole, _of_limited_pinpoints),

@@ -198,7 +198,8 @@ def _module(
             module = model_class._from_config(config, dtype=dtype, attn_implementation="sdpa")  # noqa: SLF001 - AutoModel calls it
     else:
         module = _filled(model_class, config, tensors, dtype)
-    return module.eval().requires_grad_(False).model
+    # Llama 4 has its parts in the whole model.
+    return getattr(module.eval().requires_grad_(False), "model", module)
 
 
 def _leave_out_text(config: Any) -> None:

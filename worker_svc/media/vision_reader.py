@@ -12,7 +12,7 @@ from tetrad.worker_svc.core.media import IMAGE, VIDEO, Modality
 from tetrad.worker_svc.core.plan import EncoderItem
 from tetrad.worker_svc.media.pixels import Normalization
 from tetrad.worker_svc.media.reader import Call, Encoded
-from tetrad.worker_svc.media.tower_kinds import TowerKind
+from tetrad.worker_svc.media.tower_kinds import ROUNDED, TowerKind
 from tetrad.worker_svc.media.video_kinds import VideoReader
 
 _PATCH_VALUES = 1024
@@ -76,7 +76,8 @@ class VisionReader:
         side = _first(self._vision, "spatial_merge_size") or _first(
             config, "spatial_merge_size", "scale_factor", "downsample_factor"
         )
-        return (side or round(1 / getattr(config, "downsample_ratio", 1))) ** 2
+        ratio = float(getattr(config, "downsample_ratio", None) or getattr(self._vision, "pixel_shuffle_ratio", None) or 1)
+        return (side or round(1 / ratio)) ** 2
 
 
 def normalization_of(processor: Any, settings: Mapping[str, Any] | None = None) -> Normalization:
@@ -88,6 +89,7 @@ def normalization_of(processor: Any, settings: Mapping[str, Any] | None = None) 
         its["image_mean"] if its["do_normalize"] else None,
         its["image_std"] if its["do_normalize"] else None,
         float(its["rescale_factor"]) if its["do_rescale"] else None,
+        is_rounded=getattr(processor, ROUNDED, False),
     )
 
 

@@ -29,7 +29,7 @@ class Team:
         self._has_split_products = bool(library.tetrad_has_split_products())
         self._has_fixed_products = bool(library.tetrad_has_fixed_products())
         self._has_pair_products = bool(library.tetrad_has_pair_products())
-        # Not at exit: a running or hanging step must not keep the process from ending.
+        # The team is not deleted at exit: a running or hanging step would keep the process from ending.
         weakref.finalize(self, library.tetrad_team_delete, handle).atexit = False
 
     @property

@@ -14,13 +14,13 @@ import torch
 
 from tetrad.services.errors import InternalError, InvalidRequest, TetradError, Unsupported
 from tetrad.worker_svc.core.device import KvLayout
-from tetrad.worker_svc.core.plan import ExecutedStep, ModelRunnerOutput, NewRequest, Pooled, SchedulerOutput
+from tetrad.worker_svc.core.plan import NewRequest, SchedulerOutput
 from tetrad.worker_svc.core.pooling import PoolingFacts, PoolingSpec
+from tetrad.worker_svc.core.request_table import refuse_adapters, refuse_prompt_embeds
+from tetrad.worker_svc.core.result import ExecutedStep, ModelRunnerOutput, Pooled
 from tetrad.worker_svc.layers.pooler import Pooler, PoolingPrompt
 from tetrad.worker_svc.models.packed_prompts import PackedEncoder, PackedPrompts
-from tetrad.worker_svc.runner.loras import NoLoras
 from tetrad.worker_svc.runner.pooling_rows import pooled_answers
-from tetrad.worker_svc.runner.prompt_embeds import NoPromptEmbeds
 
 _WARM_UP_LENGTHS = (1, 16, 128)
 
@@ -131,8 +131,8 @@ class EncoderRunner:
         if new.num_computed_tokens or new.num_scheduled_tokens != len(new.token_ids):
             return InternalError("An encoder computes a prompt in one step, but the plan has a part of it.")
         try:
-            NoLoras().check(new)
-            NoPromptEmbeds().check(new)
+            refuse_adapters(new)
+            refuse_prompt_embeds(new)
             self._facts.check(new.pooling)
         except TetradError as error:
             return error

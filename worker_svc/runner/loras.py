@@ -5,9 +5,10 @@ A SlotListener of the request table. A request whose adapter is not installed fa
 
 import numpy as np
 
-from tetrad.services.errors import Unavailable, Unsupported
+from tetrad.services.errors import Unavailable
 from tetrad.worker_svc.core.lora import ModelLoras
 from tetrad.worker_svc.core.plan import Ints, NewRequest
+from tetrad.worker_svc.core.request_table import refuse_adapters
 from tetrad.worker_svc.core.step_inputs import StepRows
 
 
@@ -20,10 +21,7 @@ class NoLoras:
     def remove(self, slot: int) -> None:
         """See SlotListener."""
 
-    def check(self, request: NewRequest) -> None:
-        """Raise Unsupported if the request has an adapter."""
-        if request.lora_id:
-            raise Unsupported("This worker does not support LoRA adapters here; start with enable_lora.")
+    check = staticmethod(refuse_adapters)
 
     def select_tokens(self, inputs: StepRows) -> None:
         """Do nothing."""

@@ -13,14 +13,16 @@ from typing import Generic
 import numpy as np
 import torch
 
-from tetrad.services.errors import FailedPrecondition, TetradError
+from tetrad.services.errors import TetradError
 from tetrad.worker_svc.attention.interface import M
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.input_batch import InputBatch
+from tetrad.worker_svc.core.layout_check import check_positions
 from tetrad.worker_svc.core.lora import ModelLoras
 from tetrad.worker_svc.core.media import ModelMedia
-from tetrad.worker_svc.core.plan import ExecutedStep, GrammarRows, Ints, ModelRunnerOutput, SchedulerOutput, finished
-from tetrad.worker_svc.core.request_table import RequestTable
+from tetrad.worker_svc.core.plan import GrammarRows, Ints, SchedulerOutput
+from tetrad.worker_svc.core.request_table import RequestTable, SlotPart
+from tetrad.worker_svc.core.result import ExecutedStep, ModelRunnerOutput, finished
 from tetrad.worker_svc.core.sampler_options import DEFAULT_SAMPLER, SamplerOptions
 from tetrad.worker_svc.core.step_inputs import StepInputs, build_step_inputs
 from tetrad.worker_svc.core.verification import verify
@@ -34,7 +36,7 @@ from tetrad.worker_svc.runner.loras import NoLoras, SlotLoras
 from tetrad.worker_svc.runner.pooling_rows import NoPooling, PoolingRows
 from tetrad.worker_svc.runner.prompt_embeds import SlotEmbeds
 from tetrad.worker_svc.runner.prompt_logprobs import AskedPrompts, collect, prompt_failures
-from tetrad.worker_svc.runner.prompt_scores import AskedScores, check_scores, collect_scores, score_failures
+from tetrad.worker_svc.runner.prompt_scores import AskedScores, collect_scores, score_failures
 from tetrad.worker_svc.runner.step_result import step_result
 from tetrad.worker_svc.runner.warm_up import dummy_plans
 from tetrad.worker_svc.sampler.custom_classes import make_processors
@@ -87,10 +89,7 @@ class ModelRunner(Generic[M]):
         sampling: SamplerOptions = DEFAULT_SAMPLER,
         media: ModelMedia | None = None,
     ) -> None:
-        if layout.max_model_len > model.config.max_position_embeddings:
-            raise FailedPrecondition(
-                f"max_model_len {layout.max_model_len} exceeds the model's {model.config.max_position_embeddings} positions."
-            )
+        check_positions(layout, model.config.max_position_embeddings)
         self._model, self.layout = model, layout
         self._kv_cache = make_cache(
             model.kv_cache_spec,
@@ -98,12 +97,7 @@ class ModelRunner(Generic[M]):
             block_size=layout.block_size,
             num_host_blocks=layout.num_host_blocks,
         )
-        self._batch = InputBatch(
-            max_num_seqs=layout.max_num_seqs,
-            max_model_len=layout.max_model_len,
-            block_size=layout.block_size,
-            num_groups=self._kv_cache.num_groups,
-        )
+        self._batch = InputBatch.of_layout(layout, self._kv_cache.num_groups)
         vocab_size = model.config.vocab_size
         made = make_processors(
             sampling.processors,
@@ -119,28 +113,19 @@ class ModelRunner(Generic[M]):
         self._loras = NoLoras() if loras is None else SlotLoras(loras, layout.max_num_seqs)
         self._embeds = SlotEmbeds(model.embedding_size)
         self._media = step_media(media)
-        listeners = (
-            self.sampler,
-            self._asked_prompts,
-            self._asked_scores,
+        by_slot: tuple[SlotPart, ...] = (
             self._pooling,
             self._loras,
             self._embeds,
             self._media,
-        )
-        checks = (
-            self._pooling.check,
-            self._loras.check,
-            self._embeds.check,
-            self._media.check,
-            self.sampler.check,
-            check_scores,
+            self.sampler,
+            self._asked_scores,
         )
         self._requests = RequestTable(
             self._batch,
             vocab_size,
-            listeners,
-            checks,
+            (*by_slot, self._asked_prompts),
+            [part.check for part in by_slot],
             has_states=bool(model.kv_cache_spec.state_size),
         )
         self._settle_drafts = settle_drafts or settle_nothing

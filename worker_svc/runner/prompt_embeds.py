@@ -8,18 +8,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tetrad.services.errors import InvalidRequest, Unsupported
+from tetrad.services.errors import InvalidRequest
 from tetrad.worker_svc.core.plan import Floats, GivenRows, NewRequest, PromptEmbeds
 from tetrad.worker_svc.core.step_inputs import StepRows
-
-
-class NoPromptEmbeds:
-    """The check of a device that only takes token ids."""
-
-    def check(self, request: NewRequest) -> None:
-        """Raise Unsupported if the request has embeddings."""
-        if request.prompt_embeds is not None:
-            raise Unsupported("This worker's device does not support prompt_embeds.", field="prompt_embeds")
 
 
 class SlotEmbeds:

@@ -12,7 +12,8 @@ import torch
 
 from tetrad.services.errors import InternalError, InvalidRequest, TetradError
 from tetrad.worker_svc.core.input_batch import InputBatch
-from tetrad.worker_svc.core.plan import Floats, Ints, NewRequest, PromptScores
+from tetrad.worker_svc.core.plan import Floats, Ints, NewRequest
+from tetrad.worker_svc.core.result import PromptScores
 from tetrad.worker_svc.core.step_inputs import StepRows
 from tetrad.worker_svc.runner.prompt_logprobs import ROWS_AT_ONCE, LogitsOf
 
@@ -45,7 +46,7 @@ class ScoredChunk:
 
 
 class AskedScores:
-    """A SlotListener that keeps the requests with score ids."""
+    """A SlotPart that keeps the requests with score ids."""
 
     def __init__(self) -> None:
         self._asked: dict[int, tuple[int, Ints]] = {}  # slot -> (position of the first row, ids [rows, W])
@@ -61,6 +62,17 @@ class AskedScores:
         """Delete the slot's state."""
         self._asked.pop(slot, None)
         self._gathered.pop(slot, None)
+
+    def check(self, request: NewRequest) -> None:
+        """Raise InvalidRequest for a request whose score ids do not fit its prompt."""
+        asked = request.sampling.score_ids
+        if asked is None:
+            return
+        num_tokens, given = request.num_prompt_tokens, len(asked.token_ids)
+        num_rows = num_tokens - 1 - asked.start
+        if num_rows < 1 or given not in (1, num_rows):
+            text = f"prompt_score_ids has {given} rows from position {asked.start} of a prompt of {num_tokens} tokens."
+            raise InvalidRequest(text, field="prompt_score_ids")
 
     def chunks(self, rows: StepRows, batch: InputBatch) -> list[ScoredChunk]:
         """Return the step's chunks of prompts whose requests have score ids, from the first position that is scored."""
@@ -86,17 +98,6 @@ class AskedScores:
             gathered=self._gathered[slot],
             is_last=end > last,
         )
-
-
-def check_scores(new: NewRequest) -> None:
-    """Raise InvalidRequest for a request whose score ids do not fit its prompt; a check of the request table."""
-    asked = new.sampling.score_ids
-    if asked is None:
-        return
-    num_rows, given = new.num_prompt_tokens - 1 - asked.start, len(asked.token_ids)
-    if num_rows < 1 or given not in (1, num_rows):
-        text = f"prompt_score_ids has {given} rows from position {asked.start} of a prompt of {new.num_prompt_tokens} tokens."
-        raise InvalidRequest(text, field="prompt_score_ids")
 
 
 def collect_scores(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from tetrad.worker_svc.core.device import KvLayout, ModelInfo, NewWeights
+from tetrad.worker_svc.core.device import CountsExperts, KvLayout, ModelInfo, NewWeights
 from tetrad.worker_svc.core.plan import Ints
 
 
@@ -32,3 +32,8 @@ class Snapshot:
     weights: NewWeights | None = None  # the last finished update; None: the weights are the model's own
     weight_version: str = ""  # name of the weights; empty: they are the model's own
     expert_tokens: Sequence[Ints] = ()  # for each layer with experts, number of tokens of each expert [experts]
+
+
+def expert_tokens_of(model: object) -> Sequence[Ints]:
+    """Return the numbers of tokens of a model's experts, see CountsExperts; () if the model does not count them."""
+    return model.expert_tokens if isinstance(model, CountsExperts) else ()

@@ -12,7 +12,6 @@ from typing import Any
 from tetrad.services.errors import FailedPrecondition, InternalError, InvalidRequest, Unsupported
 from tetrad.services.log import get_logger
 from tetrad.worker_svc.core.device import (
-    CountsExperts,
     Device,
     GroupDevice,
     KvGroup,
@@ -23,18 +22,20 @@ from tetrad.worker_svc.core.device import (
     Progress,
     SharesExperts,
 )
-from tetrad.worker_svc.core.layout_check import check_layout
+from tetrad.worker_svc.core.layout_check import check_groups, check_layout
 from tetrad.worker_svc.core.lora import ModelLoras
 from tetrad.worker_svc.core.media import ModelMedia, media_of
-from tetrad.worker_svc.core.plan import EncoderItem, ExecutedStep, Ints, SchedulerOutput
-from tetrad.worker_svc.core.plan_check import check_plan
-from tetrad.worker_svc.core.ranks import GroupPlace, ObedientRunner, Order, Orders, Shard, Stage
+from tetrad.worker_svc.core.plan import EncoderItem, SchedulerOutput
+from tetrad.worker_svc.core.plan_check import check_drafter, check_plan
+from tetrad.worker_svc.core.ranks import GroupPlace, ObedientRunner, Order, Orders
+from tetrad.worker_svc.core.result import ExecutedStep
 from tetrad.worker_svc.worker.cache_slot import CacheSlot, block_bytes
+from tetrad.worker_svc.worker.group_part import GroupPart
 from tetrad.worker_svc.worker.model_request import model_request
 from tetrad.worker_svc.worker.model_slot import ModelSlot
 from tetrad.worker_svc.worker.queued_steps import stale_epoch, step_failed
 from tetrad.worker_svc.worker.sleep import KV_CACHE, WEIGHTS, Sleep, check_level, parts_to_wake
-from tetrad.worker_svc.worker.snapshot import Snapshot, State
+from tetrad.worker_svc.worker.snapshot import Snapshot, State, expert_tokens_of
 
 log = get_logger()
 
@@ -45,6 +46,7 @@ class Worker:
     Attributes:
         weights: the loaded model, and updates of its weights.
         cache: the KV cache, with its runner.
+        part: the place in a group of workers.
 
     Args:
         device: the open device; the constructor calls `set_up`, so it has to run on the compute thread.
@@ -80,7 +82,7 @@ class Worker:
         self._sleep: Sleep | None = None
         self._stream_id = 0
         self._epoch = 0
-        self._part = Shard(0, 1), Stage()
+        self.part = GroupPart(device)
 
     def snapshot(self) -> Snapshot:
         """Return the current state; safe on any thread."""
@@ -94,7 +96,7 @@ class Worker:
             epoch=self._epoch,
             model_load_s=self.weights.load_s,
             kv_cache_bytes=self.cache.size_bytes,
-            expert_tokens=_expert_tokens(model),
+            expert_tokens=expert_tokens_of(model),
             weights=self.weights.finished,
             weight_version=self.weights.version,
         )
@@ -109,23 +111,11 @@ class Worker:
             Unsupported: the device does not support groups.
             DeadlineExceeded, Unavailable: the ranks could not connect.
         """
-        if not isinstance(self._device, GroupDevice):
-            if place.size == 1:
-                return None
-            raise Unsupported(
-                f"{place.option}: the {self._device.name} device computes a model on one worker; use the cpu or cuda device."
-            )
-        if (place.shard, place.stage) != self._part:
+        if self.part.is_left_for(place):
             self._drop_model()
-        elif place.size > 1 and not self._device.keeps_runners:
+        elif self.part.loses_runner(place):
             self._drop_runner()
-        self._part = place.shard, place.stage
-        return self._device.join_group(place)
-
-    def leave_group(self) -> None:
-        """Close the connections to the other ranks: the group ends, so that no rank waits for this one."""
-        if isinstance(self._device, GroupDevice):
-            self._device.leave_group()
+        return self.part.join(place)
 
     def obey(self, order: Order) -> None:
         """Run an order of the leader; raises the device's errors."""
@@ -146,7 +136,7 @@ class Worker:
         elif self.weights.model is None or request != self.weights.request:
             self._drop_model()
             self.weights.load(request, report)
-        return self._loaded().info
+        return self.loaded_model().info
 
     def check_weights(self, path: str, model: str, **options: Any) -> str:
         """Check the files of an update against a model's, see ModelSlot.check; return their digest. Safe on any thread."""
@@ -154,7 +144,7 @@ class Worker:
 
     def kv_groups(self, block_size: int) -> tuple[KvGroup, ...]:
         """Return the groups of the KV cache."""
-        return self._loaded().kv_groups(block_size)
+        return self.loaded_model().kv_groups(block_size)
 
     def available_memory(self, utilization: float, max_num_batched_tokens: int, max_num_encoder_tokens: int = 0) -> int:
         """Return the bytes available for KV blocks; the memory of the current cache counts as available.
@@ -162,7 +152,7 @@ class Worker:
         With the same arguments the result is the same as long as that cache exists, so a restarted engine core finds the cache
         unchanged.
         """
-        model, question = self._loaded(), (utilization, max_num_batched_tokens, max_num_encoder_tokens)
+        model, question = self.loaded_model(), (utilization, max_num_batched_tokens, max_num_encoder_tokens)
         if (known := self.cache.memory_before(question)) is not None:
             return known
         self._drop_runner()
@@ -181,19 +171,15 @@ class Worker:
 
         Raises FailedPrecondition if memory is too small, or if `groups` are not the model's; no groups mean one group.
         """
-        model = self._loaded()
+        model = self.loaded_model()
         own = model.kv_groups(layout.block_size)
         self._check_takes_media("encoder_cache_size", layout.encoder_cache_size)
-        if tuple(groups) != (own if len(own) > 1 or groups else ()):
-            raise FailedPrecondition(
-                f"Plans would have block tables for {len(groups) or 1} KV groups; the model's layers form {len(own)}: "
-                f"{'; '.join(map(str, own))}. Engine core and workers must be of one release and have one model."
-            )
+        check_groups(groups, own)
         self.weights.finish()
         if not self.cache.has(layout):
             check_layout(layout, block_bytes(own))
             self._drop_runner()
-            self.cache.allocate(model, layout, own, is_whole=all(part.size == 1 for part in self._part))
+            self.cache.allocate(model, layout, own, is_whole=self.part.is_whole)
             self.cache.fingerprint = self.weights.fingerprint((self._device.name, layout.block_size, own))
             self._sleep = None
         return self.cache.size_bytes
@@ -205,7 +191,7 @@ class Worker:
         ready in time.
         """
         self.cache.ready_runner()
-        model = self._loaded()
+        model = self.loaded_model()
         if isinstance(model, SharesExperts):
             model.meet()
         self.cache.warm_up(report)
@@ -218,7 +204,7 @@ class Worker:
         check_level(level)
         if self._sleep is not None:
             return
-        model, layout = self._loaded(), self.cache.layout
+        model, layout = self.loaded_model(), self.cache.layout
         self._drop_runner()
         if level == 1:
             model.sleep()
@@ -235,21 +221,25 @@ class Worker:
             return False
         parts = parts_to_wake(self._sleep, tags)
         if WEIGHTS in parts:
-            self._wake_weights(self._sleep, _report_nothing)
+            self._wake_weights(self._sleep, lambda _, __: None)
         if KV_CACHE in parts:
             if (layout := self._sleep.layout) is not None:
-                self.initialize_kv_cache(layout, self._loaded().kv_groups(layout.block_size))
+                self.initialize_kv_cache(layout, self.loaded_model().kv_groups(layout.block_size))
             self._sleep = None
         log.info("worker.awake", parts=sorted(parts), sleeps=self._sleep is not None)
         return self._sleep is not None
 
     def loaded_model(self) -> LoadedModel:
         """Return the loaded model; raise FailedPrecondition if there is none."""
-        return self._loaded()
+        if self._sleep is not None and not self._sleep.has_weights:
+            raise FailedPrecondition("The worker is asleep; call WakeUp or LoadModel first.", reason="NOT_READY")
+        if self.weights.model is None:
+            raise FailedPrecondition("No model is loaded; call LoadModel first.", reason="NOT_READY")
+        return self.weights.model
 
     def model_loras(self) -> ModelLoras:
         """Return the adapters of the loaded model; raise Unsupported if it does not support adapters."""
-        loras = self._loaded().loras
+        loras = self.loaded_model().loras
         if loras is None:
             raise Unsupported("This worker does not support LoRA adapters here; start with enable_lora.")
         return loras
@@ -290,8 +280,8 @@ class Worker:
         try:
             runner, layout = self.cache.ready_runner(), self.cache.layout
             assert layout is not None
-            self._check_proposes(plan)
-            check_plan(plan, layout, self._loaded().info.vocab_size, self.cache.num_groups)
+            check_drafter(plan, self.weights.request)
+            check_plan(plan, layout, self.loaded_model().info.vocab_size, self.cache.num_groups)
             if plan.freed_media and (media := self.media) is not None:
                 media.cache.free(plan.freed_media, plan.step_id)
             return runner.execute(plan)
@@ -313,8 +303,7 @@ class Worker:
 
     def _check_takes_media(self, name: str, value: int) -> None:
         """Refuse room for media if the model takes only text; members of a group get the rows of images from the leader."""
-        shard, stage = self._part
-        if value and self.media is None and shard.index == stage.index == 0:
+        if value and self.media is None and self.part.is_leader:
             raise Unsupported(f"{name} {value}: the model on this worker takes only text.")
 
     @property
@@ -336,10 +325,6 @@ class Worker:
         if media is not None and stream_id == self._stream_id:
             media.encode(stream_id, item, after_step)
 
-    def _check_proposes(self, plan: SchedulerOutput) -> None:
-        if plan.num_spec_tokens and (self.weights.request is None or not self.weights.request.draft_method):
-            raise InvalidRequest(f"num_spec_tokens {plan.num_spec_tokens}: this worker was given no draft model.")
-
     def check_device(self) -> None:
         """Raise the device's error if every later call fails too: only a new process can use the device then."""
         self._device.check()
@@ -349,13 +334,6 @@ class Worker:
         if self._sleep is not None:
             return State.SLEEPING
         return State.READY if self.cache.is_warm else State.LOADED if self.weights.model else State.STARTED
-
-    def _loaded(self) -> LoadedModel:
-        if self._sleep is not None and not self._sleep.has_weights:
-            raise FailedPrecondition("The worker is asleep; call WakeUp or LoadModel first.", reason="NOT_READY")
-        if self.weights.model is None:
-            raise FailedPrecondition("No model is loaded; call LoadModel first.", reason="NOT_READY")
-        return self.weights.model
 
     def _replace_weights(self, request: LoadRequest, report: Progress) -> None:
         """Load other weights of the same model; a worker that sleeps goes on sleeping without its KV cache."""
@@ -398,11 +376,3 @@ class Worker:
     def _give_back_memory(self) -> None:
         gc.collect()  # runners and models may contain reference cycles
         self._device.give_back_memory()
-
-
-def _report_nothing(done: int, total: int) -> None:
-    """Ignore the progress of a load that no client requested."""
-
-
-def _expert_tokens(model: object) -> Sequence[Ints]:
-    return model.expert_tokens if isinstance(model, CountsExperts) else ()

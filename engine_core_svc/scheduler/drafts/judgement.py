@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from tetrad.engine_core_svc.scheduler.drafts.step_prices import StepPrices
 
 _MARGIN = 1.1
-"""Minimum of the expected tokens per second, relative to plain steps: estimates are noisy, and the best seem best by chance."""
+"""Minimum of the expected tokens per second, relative to plain steps. It is above 1 because the highest of several noisy
+estimates is usually too high."""
 _BEST_PROBABILITY = 0.98
 """Highest assumed probability of a draft; if even such drafts do not pay, no proposals are computed."""
 

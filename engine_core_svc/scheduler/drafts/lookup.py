@@ -13,6 +13,7 @@ from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.scheduler.drafts.acceptance import Acceptance, Prior
 from tetrad.engine_core_svc.scheduler.drafts.judgement import Proposal, may_pay, worthwhile
 from tetrad.engine_core_svc.scheduler.drafts.measured_step import MeasuredStep
+from tetrad.engine_core_svc.scheduler.drafts.prediction import Prediction
 from tetrad.engine_core_svc.scheduler.drafts.step_prices import StepPrices
 
 
@@ -25,6 +26,11 @@ class Proposer(Protocol):
 
 ChooseProposer = Callable[[Request], Proposer | None]
 """Returns a new proposer for a request; None: the request gets no drafts."""
+
+
+def prediction_of(request: Request) -> Proposer | None:
+    """Return the proposer of a request with a predicted output; None for other requests."""
+    return Prediction(request.predicted_ids, request.num_prompt_tokens) if request.predicted_ids else None
 
 
 class LookupDrafts:

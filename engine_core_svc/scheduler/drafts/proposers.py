@@ -5,11 +5,10 @@ from functools import partial
 
 from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.core.speculative_config import SpeculativeConfig
-from tetrad.engine_core_svc.scheduler.drafts.lookup import LookupDrafts, Proposer
+from tetrad.engine_core_svc.scheduler.drafts.lookup import LookupDrafts, Proposer, prediction_of
 from tetrad.engine_core_svc.scheduler.drafts.model_drafts import ModelDrafts
 from tetrad.engine_core_svc.scheduler.drafts.ngrams import Ngrams
 from tetrad.engine_core_svc.scheduler.drafts.past_outputs import Found, Pair, PastOutputs
-from tetrad.engine_core_svc.scheduler.drafts.prediction import Prediction
 from tetrad.engine_core_svc.scheduler.drafts.suffixes import Suffixes
 
 _MAX_OF_PREDICTION = 16
@@ -19,24 +18,20 @@ _MAX_OF_PREDICTION = 16
 def drafts_for(config: SpeculativeConfig | None) -> LookupDrafts | ModelDrafts:
     """Return the drafts of a service with these options; None: only requests with a prediction get drafts."""
     if config is not None and config.is_on_worker:
-        return ModelDrafts(config, LookupDrafts(_prediction_of, config.num_speculative_tokens, config.most_tokens))
+        return ModelDrafts(config, LookupDrafts(prediction_of, config.num_speculative_tokens, config.most_tokens))
     if config is None:
-        return LookupDrafts(_prediction_of, _MAX_OF_PREDICTION)
+        return LookupDrafts(prediction_of, _MAX_OF_PREDICTION)
     past = PastOutputs(config.suffix_decoding_max_cached_requests, config.suffix_decoding_max_tree_depth)
 
     def keep(request: Request) -> None:
         past.add(request.cache_salt, request.token_ids, request.num_prompt_tokens)
 
     return LookupDrafts(
-        lambda request: _prediction_of(request) or _lookup(config, partial(past.find, request.cache_salt)),
+        lambda request: prediction_of(request) or _lookup(config, partial(past.find, request.cache_salt)),
         config.num_speculative_tokens,
         config.most_tokens,
         keep if config.suffix_decoding_max_cached_requests else lambda _: None,
     )
-
-
-def _prediction_of(request: Request) -> Proposer | None:
-    return Prediction(request.predicted_ids, request.num_prompt_tokens) if request.predicted_ids else None
 
 
 def _lookup(config: SpeculativeConfig, find_past: Callable[[Pair], Sequence[Found]]) -> Proposer:

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import closing
 
 from tetrad.frontend.api.grpc.sampling_fields import params_fields_of
-from tetrad.frontend.api.http.requests.body_budget import BodyBudget, BodyShare
+from tetrad.frontend.api.http.requests.body import BodyBudget, BodyShare
 from tetrad.frontend.engine.wire import FINISH_REASON_TO_WIRE
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.model_directory import ModelDirectory

@@ -7,8 +7,7 @@ from dataclasses import replace
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.model_directory import ModelDirectory
 from tetrad.frontend.request.call_trace import CallTrace
-from tetrad.frontend.request.request_id import checked_request_id, new_request_id
-from tetrad.services.request_context import current_context
+from tetrad.services.request_context import checked_request_id, current_context, new_request_id
 
 
 @contextmanager

@@ -37,7 +37,7 @@ from tetrad.frontend.api.http.operations import loading, loras, monitoring, oper
 from tetrad.frontend.api.http.operations import models as model_lists
 from tetrad.frontend.api.http.pooling import cohere, scoring
 from tetrad.frontend.api.http.pooling import router as pooling
-from tetrad.frontend.api.http.requests.body_budget import BodyBudget
+from tetrad.frontend.api.http.requests.body import BodyBudget
 from tetrad.frontend.api.http.responses import router as responses
 from tetrad.frontend.api.http.responses.service import ResponsesService
 from tetrad.frontend.api.http.scale_out import derender, generate, render, render_message, render_response

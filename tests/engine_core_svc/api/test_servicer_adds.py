@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tetrad.engine_core_svc.api import servicer_adds
-from tetrad.engine_core_svc.api.servicer_adds import Adds
+from tetrad.engine_core_svc.api import servicer
+from tetrad.engine_core_svc.api.servicer import Adds
 from tetrad.engine_core_svc.sessions.sessions import Session
 from tetrad.services.timers.time_slice import TimeSlice
 from tetrad.v1 import engine_core_pb2 as pb
@@ -17,10 +17,11 @@ class FakeEngine:
     """Notes what a session adds and aborts."""
 
     def __init__(self) -> None:
+        self.arrivals = self
         self.added: list[str] = []
         self.aborted: list[str] = []
 
-    def add_request(self, session, submission):
+    def add(self, session, submission):
         self.added.append(submission.request_id)
 
     def reject(self, session, request_id, error):
@@ -59,7 +60,7 @@ def engine() -> FakeEngine:
 @pytest.fixture(autouse=True)
 def slices(engine, monkeypatch) -> Iterator[None]:
     """Let a slice end after each request."""
-    monkeypatch.setattr(servicer_adds, "TimeSlice", lambda: TimeSlice(lambda: len(engine.added)))
+    monkeypatch.setattr(servicer, "TimeSlice", lambda: TimeSlice(lambda: len(engine.added)))
     return
 
 
@@ -111,7 +112,7 @@ async def test_an_aborted_request_can_be_sent_again(engine):
 
 
 async def test_no_further_message_is_read_while_too_much_is_pending(engine, monkeypatch):
-    monkeypatch.setattr(servicer_adds, "_MOST_PENDING_BYTES", 100)
+    monkeypatch.setattr(servicer, "_MOST_PENDING_BYTES", 100)
     async with asyncio.TaskGroup() as tasks:
         queue = Adds(engine, Session(1, "test"), tasks)
         await queue.add(message(*call(7, 100)))

@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tetrad.engine_core_svc.core.message_sizes import MessageLimits
-from tetrad.engine_core_svc.core.params_wire import SamplingMessage, sampling_of
 from tetrad.engine_core_svc.core.payload import WorkerPayload
 from tetrad.engine_core_svc.core.plan import GrammarMasks, SchedulerOutput
 from tetrad.engine_core_svc.core.request import Request, StopRules
+from tetrad.engine_core_svc.core.wire import SamplingMessage, sampling_of
 from tetrad.engine_core_svc.engine.admission import Admission, AdmissionLimits
 from tetrad.engine_core_svc.engine.submission_wire import Submission
 from tetrad.engine_core_svc.structured_output.filler import InlineFiller
@@ -24,7 +24,7 @@ from tetrad.services.rpc.columns import pack_u32
 from tetrad.v1.types_pb2 import SamplingParams, TokenIds
 from tetrad.v1.worker_pb2 import ExecuteRequest, ExecuteResponse
 from tetrad.worker_svc.api.wire import decode_plan, encode_result
-from tetrad.worker_svc.core.plan import LogprobRows, ModelRunnerOutput, PromptLogprobs, SampledLogprobs
+from tetrad.worker_svc.core.result import LogprobRows, ModelRunnerOutput, PromptLogprobs, SampledLogprobs
 
 VOCAB_SIZE = 49_152
 MESSAGE_BYTES = 32 << 20

@@ -74,7 +74,7 @@ async def test_a_pause_during_draining_hands_everything_back_at_once(directory):
 
 async def test_a_bug_in_the_step_loop_ends_the_process_for_the_next_one_to_go_on(stack, monkeypatch):
     client = await stack.client()
-    monkeypatch.setattr("tetrad.engine_core_svc.scheduler.purposes.check_stop", lambda request: 1 / 0)
+    monkeypatch.setattr("tetrad.engine_core_svc.scheduler.results.check_stop", lambda request: 1 / 0)
 
     client.add(1, [1])
 
@@ -84,7 +84,7 @@ async def test_a_bug_in_the_step_loop_ends_the_process_for_the_next_one_to_go_on
 
 async def test_a_bug_in_a_timer_does_too(stack, monkeypatch):
     client = await stack.client()
-    monkeypatch.setattr("tetrad.engine_core_svc.engine.engine.DeadlineExceeded", lambda text: 1 / 0)
+    monkeypatch.setattr("tetrad.engine_core_svc.engine.arrivals.DeadlineExceeded", lambda text: 1 / 0)
 
     client.add(1, [1], max_tokens=200, timeout_nanos=1)
 

@@ -6,9 +6,9 @@ import pytest
 
 from tests.engine_core_svc.wire_values import HEADERS
 from tetrad.engine_core_svc.core.adapter import LoraRef
-from tetrad.engine_core_svc.core.params_wire import PoolingMessage, sampling_of
 from tetrad.engine_core_svc.core.prompt_embeds import PromptEmbeds
 from tetrad.engine_core_svc.core.request import RepetitionRule, StopRules
+from tetrad.engine_core_svc.core.wire import PoolingMessage, sampling_of
 from tetrad.engine_core_svc.engine.submission_wire import SharedSampling, decode_submission
 from tetrad.engine_core_svc.structured_output.constraint import Constraint, Language
 from tetrad.services.errors import InvalidRequest, Unsupported

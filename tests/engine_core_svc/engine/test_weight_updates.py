@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tetrad.engine_core_svc.api.weights_wire import with_weights
 from tetrad.engine_core_svc.engine.condition import Condition
 from tetrad.engine_core_svc.engine.orders import Orders
 from tetrad.engine_core_svc.engine.sleep import Sleeper
@@ -13,6 +14,7 @@ from tetrad.engine_core_svc.observability.metrics import EngineMetrics
 from tetrad.engine_core_svc.sessions.sessions import Sessions
 from tetrad.engine_core_svc.worker.group import NewWeights, Weights
 from tetrad.services.errors import AlreadyExists, FailedPrecondition, ModelError, Unavailable
+from tetrad.v1 import engine_core_pb2 as pb
 
 LOST = Unavailable("The worker was lost.")
 
@@ -192,6 +194,17 @@ async def test_an_update_that_is_begun_during_a_check_ends_the_one_before():
         await checking
     await engine.updates.finish("v2")
     assert engine.workers.order == [("/second", "v2")]
+
+
+async def test_the_weights_that_would_be_applied_are_known():
+    engine = Engine()
+    await engine.checked("/new")
+    path = with_weights(pb.EngineInfo(), engine.updates).checked_weights_path
+
+    await engine.updates.finish("v2")
+
+    assert path == "/new"
+    assert with_weights(pb.EngineInfo(), engine.updates).checked_weights_path == ""
 
 
 async def test_commands_out_of_order_are_refused():

@@ -5,8 +5,8 @@ import pytest
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.core.kv_groups import KvGroup
 from tetrad.engine_core_svc.kv_cache.block_pool import NULL_BLOCK
+from tetrad.engine_core_svc.kv_cache.coordinator import UnitaryCoordinator
 from tetrad.engine_core_svc.kv_cache.event_log import KvEventLog
-from tetrad.engine_core_svc.kv_cache.unitary_coordinator import UnitaryCoordinator
 from tetrad.engine_core_svc.worker.kv_layout import plan_layout
 from tetrad.services.errors import FailedPrecondition
 

@@ -8,7 +8,8 @@ from tests.engine_core_svc.kv_cache.worker_memory import STATE, LostBlocks, Work
 from tests.engine_core_svc.scheduler.fake_drafts import GuessedDrafts
 from tetrad.engine_core_svc.core.plan import FinishReason
 from tetrad.engine_core_svc.core.request import RequestStatus
-from tetrad.engine_core_svc.scheduler.stage_filling import NoStages, StageFilling
+from tetrad.engine_core_svc.scheduler.budget import NoStages
+from tetrad.engine_core_svc.scheduler.stage_filling import StageFilling
 
 BLOCK_SIZE = 4
 COMMON = list(range(100, 112))  # three full blocks

@@ -4,7 +4,7 @@ import pytest
 
 from tetrad.engine_core_svc.core.message_sizes import MessageLimits, MessageSizes
 from tetrad.engine_core_svc.core.request import Request
-from tetrad.engine_core_svc.scheduler.message_budget import MessageBudget
+from tetrad.engine_core_svc.scheduler.budget import MessageBudget
 
 LIMITS = MessageLimits(
     described_bytes=1000, params_bytes=300, mask_bytes=100, logprob_bytes=50, position_bytes=50, prompt_logprob_bytes=80

@@ -4,7 +4,7 @@ import pytest
 
 from tetrad.engine_core_svc.core.plan import Logprobs, ModelRunnerOutput
 from tetrad.engine_core_svc.core.request import RepetitionRule, RequestStatus, StopRules
-from tetrad.engine_core_svc.scheduler.purposes import repeats
+from tetrad.engine_core_svc.scheduler.results import repeats
 
 
 @pytest.mark.parametrize(

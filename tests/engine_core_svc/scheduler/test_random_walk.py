@@ -20,8 +20,9 @@ from tests.engine_core_svc.scheduler.fake_drafts import GuessedDrafts
 from tetrad.engine_core_svc.core.request import ALONE, Purpose, RequestStatus, StopRules
 from tetrad.engine_core_svc.engine.crash_isolation import NO_REQUEST, CrashIsolation
 from tetrad.engine_core_svc.kv_cache.block_pool import NULL_BLOCK
+from tetrad.engine_core_svc.scheduler.budget import NoStages
 from tetrad.engine_core_svc.scheduler.fan_out_throttle import MeasuringFanOutThrottle
-from tetrad.engine_core_svc.scheduler.stage_filling import NoStages, StageFilling
+from tetrad.engine_core_svc.scheduler.stage_filling import StageFilling
 
 NUM_BLOCKS, BLOCK_SIZE, MAX_LEN = 14, 4, 48
 SHARE = float(os.environ.get("TEST_WALKS", "0.3"))

@@ -5,8 +5,9 @@ from random import Random
 import pytest
 
 from tests.engine_core_svc.scheduler.fake_drafts import SameDrafts, WorkerDrafts
+from tetrad.engine_core_svc.scheduler.budget import NoStages
 from tetrad.engine_core_svc.scheduler.prefill_throttle import NoThrottle
-from tetrad.engine_core_svc.scheduler.stage_filling import NoStages, StageFilling
+from tetrad.engine_core_svc.scheduler.stage_filling import StageFilling
 
 
 @pytest.fixture

@@ -3,9 +3,8 @@
 import pytest
 
 from tetrad.engine_core_svc.core.message_sizes import DEFAULT_LIMITS
-from tetrad.engine_core_svc.scheduler.budget import StepBudget
+from tetrad.engine_core_svc.scheduler.budget import MessageBudget, StepBudget
 from tetrad.engine_core_svc.scheduler.fan_out_throttle import NO_SHARE
-from tetrad.engine_core_svc.scheduler.message_budget import MessageBudget
 
 
 def budget(num_tokens=20, *, prompt_tokens=12, chunk=8):

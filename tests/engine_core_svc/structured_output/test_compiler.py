@@ -17,7 +17,7 @@ from tetrad.engine_core_svc.core.request import Request, RequestStatus
 from tetrad.engine_core_svc.structured_output.compiler import GrammarCompiler
 from tetrad.engine_core_svc.structured_output.constraint import Constraint, Language
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
-from tetrad.engine_core_svc.structured_output.preparations import Preparations
+from tetrad.engine_core_svc.structured_output.grammars import Preparations
 from tetrad.engine_core_svc.structured_output.trial import TooSlow, Trial
 from tetrad.services.errors import InvalidRequest, Unavailable
 

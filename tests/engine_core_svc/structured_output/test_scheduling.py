@@ -11,8 +11,7 @@ from tetrad.engine_core_svc.structured_output.compiler import GrammarCompiler
 from tetrad.engine_core_svc.structured_output.constraint import Constraint, Language
 from tetrad.engine_core_svc.structured_output.filler import Advance, InlineFiller, ThreadFiller
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
-from tetrad.engine_core_svc.structured_output.grammars import Grammars
-from tetrad.engine_core_svc.structured_output.preparations import Preparations
+from tetrad.engine_core_svc.structured_output.grammars import Grammars, Preparations
 from tetrad.services.errors import InternalError
 
 EOS_RULE = StopRules(eos_token_id=0)

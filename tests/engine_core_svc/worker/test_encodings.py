@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tetrad.engine_core_svc.core.media import EncoderEvents
-from tetrad.engine_core_svc.worker.encodings import Encodings
+from tetrad.engine_core_svc.worker.in_flight import Encodings
 from tetrad.services.errors import InternalError
 
 

@@ -8,10 +8,10 @@ from random import Random
 import pytest
 
 from tetrad.engine_core_svc.config import EngineCoreSettings
-from tetrad.engine_core_svc.core.params_wire import SamplingMessage
 from tetrad.engine_core_svc.core.payload import WorkerPayload
 from tetrad.engine_core_svc.core.plan import ModelRunnerOutput
 from tetrad.engine_core_svc.core.request import StopRules
+from tetrad.engine_core_svc.core.wire import SamplingMessage
 from tetrad.engine_core_svc.engine.submission_wire import Submission
 from tetrad.engine_core_svc.observability.metrics import EngineMetrics
 from tetrad.engine_core_svc.observability.request_spans import RequestSpans
@@ -175,7 +175,7 @@ async def test_two_ranks_answer_each_step_once(seed):
     async with engine_of(workers) as engine:
         session = engine.open_session("test")
         for handle in (10, 20, 30):
-            engine.add_request(session, submission(handle, num_prompt_tokens=2 * handle, max_tokens=5))
+            engine.arrivals.add(session, submission(handle, num_prompt_tokens=2 * handle, max_tokens=5))
         tokens = await tokens_of(session, 10, 20, 30)
 
     assert tokens == {handle: [handle + 1 + i for i in range(5)] for handle in (10, 20, 30)}
@@ -187,7 +187,7 @@ async def test_a_group_that_loses_a_rank_loses_no_token():
 
     async with engine_of(workers) as engine:
         session = engine.open_session("test")
-        engine.add_request(session, submission(10, num_prompt_tokens=40, max_tokens=20))
+        engine.arrivals.add(session, submission(10, num_prompt_tokens=40, max_tokens=20))
         while workers.ranks[0].num_steps < 8:  # noqa: ASYNC110 - one turn of the event loop at a time
             await asyncio.sleep(0)
         workers.streams[0].lose()

@@ -5,7 +5,6 @@ import pytest
 from tests.engine_core_svc.wire_values import HEADERS, columns
 from tetrad.engine_core_svc.core.adapter import Adapter, LoraRef
 from tetrad.engine_core_svc.core.kv_transfer import TransferOrders
-from tetrad.engine_core_svc.core.params_wire import PoolingMessage, SamplingMessage
 from tetrad.engine_core_svc.core.payload import WorkerPayload
 from tetrad.engine_core_svc.core.plan import (
     CachedRequestData,
@@ -17,6 +16,7 @@ from tetrad.engine_core_svc.core.plan import (
     Swaps,
 )
 from tetrad.engine_core_svc.core.prompt_embeds import PromptEmbeds
+from tetrad.engine_core_svc.core.wire import PoolingMessage, SamplingMessage
 from tetrad.engine_core_svc.worker.wire import decode_result, encode_plan
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.request_context import RequestContext

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tetrad.engine_core_svc.worker.watchdog import Watchdog
+from tetrad.services.timers.running_time import Watchdog
 
 
 async def test_it_barks_when_the_time_is_over():

@@ -39,7 +39,7 @@ async def formats_named(name):
     ],
 )
 async def test_the_prompt_decides_where_the_reasoning_begins(name, prompt, marks):
-    found = marks_of_budget(BUDGET, await formats_named(name), Prompt(prompt, None), list(prompt.encode()))
+    found = marks_of_budget(BUDGET, await formats_named(name), Prompt(prompt, list(prompt.encode())))
 
     assert found == (None if marks is None else MarkIds(*(tuple(mark.encode()) for mark in marks)))
 
@@ -58,7 +58,7 @@ async def test_the_prompt_decides_where_the_reasoning_begins(name, prompt, marks
 async def test_the_ids_of_a_prompt_without_text_decide(name, prompt, is_open):
     formats = await formats_named(name)
 
-    marks = marks_of_budget(BUDGET, formats, Prompt(None, list(prompt.encode())), list(prompt.encode()))
+    marks = marks_of_budget(BUDGET, formats, Prompt(None, list(prompt.encode())))
 
     assert marks == MarkIds(() if is_open else tuple(b"<think>"), tuple(b"</think>"))
 
@@ -68,7 +68,7 @@ async def test_a_constraint_from_the_first_token_leaves_no_room_for_reasoning(st
     constraint = StructuredOutputsParams(regex="a+", start_after_token_ids=start_after)
     params = SamplingParams(thinking_token_budget=7, structured_outputs=constraint)
 
-    marks = marks_of_budget(params, await formats_named("deepseek_r1"), Prompt("hi", None), [1])
+    marks = marks_of_budget(params, await formats_named("deepseek_r1"), Prompt("hi", [1]))
 
     assert (marks is not None) is is_limited
 

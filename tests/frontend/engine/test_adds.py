@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tetrad.frontend.engine.client_adds import add_messages
+from tetrad.frontend.engine.client_outgoing import add_messages
 from tetrad.frontend.engine.client_sequence import ActiveSequence, SharedParams
 from tetrad.frontend.engine.sent_media import SentMedia
 from tetrad.services.message_size import BATCH_BYTES, DEFAULT_MAX_MESSAGE_BYTES

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.frontend.fakes import TEXT, FakeEngine
-from tetrad.frontend.engine.client_adds import AddMessage
+from tetrad.frontend.engine.client_outgoing import AddMessage
 from tetrad.frontend.llm.limits import Limits
 from tetrad.frontend.request.deadlines import deadline_after
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams

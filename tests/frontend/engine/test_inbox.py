@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from tetrad.frontend.engine.inbox import EngineInbox
-from tetrad.frontend.engine.session_client import Notice
+from tetrad.frontend.engine.session_client import EngineInbox, Notice
 from tetrad.frontend.request.steps import LogprobRows, RichUpdate, Step
 from tetrad.services.errors import Unavailable
 

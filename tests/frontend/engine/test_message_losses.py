@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests.frontend.engine.test_adds import requests_of
-from tetrad.frontend.engine import message_losses as engine_message_losses
-from tetrad.frontend.engine.message_losses import MessageLosses
+from tetrad.frontend.engine import crash_isolation
+from tetrad.frontend.engine.crash_isolation import MessageLosses
 from tetrad.services.message_size import BATCH_BYTES
 from tetrad.v1 import types_pb2
 
@@ -61,7 +61,7 @@ def test_a_message_that_was_read_is_not_blamed(progress):
 
 def test_a_message_of_long_ago_is_not_blamed(monkeypatch):
     losses, large = MessageLosses(), message()
-    monkeypatch.setattr(engine_message_losses, "_IN_DOUBT_S", -1.0)
+    monkeypatch.setattr(crash_isolation, "_IN_DOUBT_S", -1.0)
 
     assert [lose(losses, large) for _ in range(3)] == [[]] * 3
 
@@ -74,7 +74,7 @@ def test_messages_that_are_not_in_doubt_are_not_kept(monkeypatch):
     losses.forget(read.requests[0].sequence.request_id)
     num_kept_of_read = len(losses._sent)
     losses.note_sent(old)
-    monkeypatch.setattr(engine_message_losses, "_IN_DOUBT_S", -1.0)
+    monkeypatch.setattr(crash_isolation, "_IN_DOUBT_S", -1.0)
 
     losses.note_sent(message(salt=2))
 

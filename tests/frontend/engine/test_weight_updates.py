@@ -122,8 +122,59 @@ async def test_vllms_calls_are_an_update_in_steps(http, engine):
 
 
 async def test_an_update_may_be_finished_without_a_body(http, engine):
+    await begin(http, "/new")
+
     assert (await http.post("/finish_weight_update")).status_code == 200
-    assert engine.orders == [("finish_weights", "", KEEP)]
+    assert engine.orders[-1] == ("finish_weights", "", KEEP)
+
+
+async def begin(http, path):
+    await http.post("/start_weight_update")
+    await http.post("/update_weights", json={"update_info": {"path": path}})
+
+
+async def test_a_frontend_finishes_the_update_that_others_have_begun(http, serve_frontend, engine, second):
+    """Also if an engine core is lost meanwhile: an older update that this frontend began and did not finish is not repeated."""
+    await begin(http, "/old")
+    both = (engine.target, second.target)
+    async with serve_frontend(engine_targets=both, engine_admin_targets=both) as other:
+        await begin(other.http, "/new")
+    second.refusals["FinishWeightUpdate"] = [Unavailable("The worker was lost.")]
+
+    answer = await http.post("/finish_weight_update", json={"weight_version": "v2"})
+
+    assert answer.status_code == 200
+    assert second.orders[-3:] == UPDATE
+
+
+async def test_an_engine_core_that_was_started_again_since_the_check_gets_the_whole_update(http, engine, second):
+    await begin(http, "/new")
+    second.checked_weights_path = ""
+
+    answer = await http.post("/finish_weight_update", json={"weight_version": "v2"})
+
+    assert answer.status_code == 200
+    assert engine.orders == UPDATE
+    assert second.orders == [*UPDATE[:2], *UPDATE]
+
+
+async def test_updates_that_meet_are_refused(http, engine, second):
+    await begin(http, "/new")
+    second.checked_weights_path = "/other"
+
+    answer = await http.post("/finish_weight_update", json={"weight_version": "v2"})
+
+    assert answer.status_code == 409
+    assert "Several updates of the weights were ordered at the same time (/new, /other)" in answer.text
+    assert engine.orders == second.orders == UPDATE[:2]
+
+
+async def test_there_must_be_weights_to_apply(http, engine):
+    answer = await http.post("/finish_weight_update")
+
+    assert answer.status_code == 409
+    assert "There are no weights to apply" in answer.text
+    assert engine.orders == []
 
 
 async def test_weight_info_names_the_weights_of_each_engine_core(http):

@@ -43,6 +43,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
         self.requests = []  # every EngineCoreRequest received
         self.lora_ids = []  # of the adapters that it lists, in their order
         self.orders = []  # what operators asked for
+        self.checked_weights_path = ""
         self.load_fields = {}  # what it says of its load besides
         self.is_silent = False  # to those that ask how busy it is
         self.refusals: dict[str, list[TetradError]] = {}  # by the admin service's method, the errors of its next calls
@@ -56,6 +57,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
         self.draft_metrics = None  # of each request
         self.capabilities = [types_pb2.CAPABILITY_PROMPT_SCORES]  # likewise
         self.modalities = ()  # likewise
+        self.transcribes = False  # likewise
         self.max_media_bytes = 0  # likewise
         self.max_message_bytes = None
         self.kv_role = types_pb2.KV_ROLE_UNSPECIFIED  # likewise
@@ -258,9 +260,12 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
             supports_lora=self.supports_lora,
             logits_processors=self.logits_processors,
             modalities=self.modalities,
+            is_encoder_decoder=self.transcribes,
+            supports_transcription=self.transcribes,
             max_media_bytes=self.max_media_bytes,
             max_message_bytes=self.max_message_bytes,
             kv_role=self.kv_role,
+            checked_weights_path=self.checked_weights_path,
         )
 
     def _handoff(self, each):

@@ -1,6 +1,7 @@
 """The admin service of a fake engine core."""
 
 import asyncio
+import json
 
 from grpc_status import rpc_status
 
@@ -63,16 +64,19 @@ class FakeEngineAdmin(engine_core_pb2_grpc.EngineCoreAdminServiceServicer):
     async def StartWeightUpdate(self, request, context):
         await self._refuse(context, "StartWeightUpdate")
         self.engine.orders.append(("start_weights",))
+        self.engine.checked_weights_path = ""
         return engine_core_pb2.StartWeightUpdateResponse()
 
     async def UpdateWeights(self, request, context):
         self.engine.orders.append(("check_weights", request.update_info_json))
         await self._refuse(context, "UpdateWeights")
+        self.engine.checked_weights_path = json.loads(request.update_info_json)["path"]
         return engine_core_pb2.UpdateWeightsResponse()
 
     async def FinishWeightUpdate(self, request, context):
         self.engine.orders.append(("finish_weights", request.weight_version, request.mode))
         await self._refuse(context, "FinishWeightUpdate")
+        self.engine.checked_weights_path = ""
         return engine_core_pb2.FinishWeightUpdateResponse(weight_version=request.weight_version)
 
     async def UpdateWeightVersion(self, request, context):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tetrad.frontend.llm.model_tasks import GENERATE, ModelTasks
+from tetrad.frontend.llm.model_tasks import GENERATE, TRANSCRIBE, ModelTasks
 from tetrad.frontend.request.pooling import CLASSIFY, EMBED, TOKEN_EMBED, PoolingFacts
 
 
@@ -13,6 +13,7 @@ class Model:
     all_names: list[str]
     pooling: PoolingFacts | None = None
     started: bool = True
+    transcribes: bool = False
 
 
 def pooling(*tasks, generates=False):
@@ -26,6 +27,7 @@ def pooling(*tasks, generates=False):
         ((EMBED,), " The model `reader` of this server does that."),
         ((EMBED, TOKEN_EMBED), " The models `reader`, `both` of this server do that."),
         ((CLASSIFY,), ""),
+        ((TRANSCRIBE,), " The model `hearer` of this server does that."),
     ],
 )
 def test_a_hint_names_the_models_that_have_one_of_the_tasks(tasks, hint):
@@ -35,6 +37,7 @@ def test_a_hint_names_the_models_that_have_one_of_the_tasks(tasks, hint):
             Model(["writer", "alias"]),
             Model(["reader"], pooling(EMBED)),
             Model(["both"], pooling(TOKEN_EMBED, generates=True)),
+            Model(["hearer"], transcribes=True),
             Model(["late"], pooling(CLASSIFY), started=False),
         ]
     )

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -207,6 +208,18 @@ def test_a_disk_that_fills_up_meanwhile_is_one_line(hub, monkeypatch):
     monkeypatch.setattr("huggingface_hub.snapshot_download", full)
 
     assert "the disk is full: make room" in problem_of()
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"), [("/proc/x", "No such file or directory: /proc/x"), ("/dev/null/x", "Not a directory: /dev/null/x")]
+)
+def test_a_directory_that_cannot_be_made_is_not_a_problem_of_the_network(hub, monkeypatch, path, reason):
+    of_program = problem_of(access=HubAccess(cache=Path(path)))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", path)
+
+    assert f"the cache cannot be written ({reason}" in of_program
+    assert of_program.endswith("set download_dir to a directory that can.")
+    assert problem_of() == of_program.replace("download_dir", "HF_HUB_CACHE")
 
 
 def test_a_gated_repository_needs_a_token(hub, monkeypatch):

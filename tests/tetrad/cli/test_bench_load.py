@@ -5,16 +5,18 @@ import base64
 import io
 import json
 import math
+import threading
 import xml.etree.ElementTree as ElementTree
 from itertools import islice, pairwise
 
 import pytest
 from PIL import Image
 
-from tetrad.cli.load.datasets import RandomImages, RandomPrompts, SharedPrefixes, read_conversations
+from tetrad.cli.load.datasets import RandomPrompts, SharedPrefixes, read_conversations
 from tetrad.cli.load.generator import Level, Load, Measured, Server, arrivals, run_load
 from tetrad.cli.load.options import levels_of, parse
 from tetrad.cli.load.plot import Line, plot
+from tetrad.cli.load.random_media import Bucket, RandomMedia
 from tetrad.cli.load.report import report_of
 from tetrad.cli.load.stream_client import StreamClient
 from tetrad.cli.load.summary import LatencyLimits, figures_of
@@ -44,7 +46,7 @@ def test_prompts_share_as_many_prefixes_as_were_given():
 
 
 def test_messages_with_images_have_other_pixels_each():
-    dataset = RandomImages(num_images=2, width=6, height=4, input_len=5, output_len=3)
+    dataset = RandomMedia([Bucket(4, 6)], 5, 3, num_items=2)
 
     [first, second] = fields_of(dataset, number=2)
 
@@ -138,6 +140,47 @@ async def test_a_request_that_is_not_answered_in_time_says_so():
         [client] = measured.clients
 
     assert client.error == "not answered within 0.05 s"
+
+
+async def test_a_signal_does_not_wait_until_all_requests_are_made():
+    class Endless:
+        def prompts(self, number, seed):
+            while not stopped.wait(0.01):
+                pass
+            yield from ()
+
+    stopped = threading.Event()
+    running = asyncio.create_task(run_load(Load(Server("http://a", "m"), Endless(), Level(1), num_requests=1, timeout_s=1.0)))
+    await asyncio.sleep(0.05)
+
+    running.cancel()
+    await asyncio.wait({running}, timeout=5)
+    stopped.set()
+
+    assert running.cancelled()
+
+
+async def test_requests_beyond_the_limit_have_no_tasks():
+    """A signal would end thousands of tasks, which takes minutes."""
+    connected = asyncio.Event()
+
+    async def never_answer(reader, writer):
+        connected.set()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(never_answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        load = Load(Server(url, "m"), RandomPrompts(1, 1), Level(2), num_requests=1000, timeout_s=60.0)
+        running = asyncio.create_task(run_load(load))
+        await asyncio.wait_for(connected.wait(), 10)
+        num_tasks = len(asyncio.all_tasks())
+
+        running.cancel()
+        await asyncio.wait({running}, timeout=5)
+
+    assert num_tasks < 20
+    assert running.cancelled()
 
 
 async def test_the_path_of_a_url_is_in_front_of_every_requests():

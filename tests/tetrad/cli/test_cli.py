@@ -18,7 +18,7 @@ def test_help_lists_every_command():
     assert result.returncode == 0
     services = ("frontend", "tokenizer", "engine-core", "worker")
     models, servers = ("pull", "list", "show"), ("serve", "status", "ps", "logs")
-    for command in (*models, *servers, "chat", "run-batch", "bench", "complete", "completion", *services):
+    for command in (*models, *servers, "chat", "run-batch", "bench", "complete", "transcribe", "completion", *services):
         assert f"  {command} " in result.stdout
 
 

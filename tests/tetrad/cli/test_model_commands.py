@@ -65,6 +65,23 @@ def test_pull_again_says_that_nothing_was_to_be_done(hub, tetrad):
     assert tetrad("pull", NAME)[2].splitlines()[-1] == f"{NAME} is up to date"
 
 
+def test_pull_of_a_model_on_this_machine_says_that_it_needs_no_download(tetrad, tmp_path, smollm2):
+    model = save_tiny_model(tmp_path)
+
+    assert tetrad("pull", str(model)) == (0, f"{model}\n", f"{model} is on this machine: nothing to download\n")
+    assert tetrad("pull", str(smollm2))[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("lost", "reason"),
+    [("config.json", "has no config.json"), ("model.safetensors", "lacks any *.safetensors or pytorch_model*.bin file")],
+)
+def test_pull_of_a_directory_without_a_checkpoint_is_one_line(tetrad, tmp_path, lost, reason):
+    (save_tiny_model(tmp_path) / lost).unlink()
+
+    assert tetrad("pull", str(tmp_path)) == (78, "", f"tetrad: {tmp_path} {reason}.\n")
+
+
 def test_pull_of_a_model_that_cannot_run_is_one_line(hub, tetrad, config):
     hub.repositories[NAME]["config.json"] = json.dumps(config | {"architectures": ["StrangeForCausalLM"]}).encode()
 

@@ -1,6 +1,8 @@
 """`tetrad profile` without a server of Tetrad: invalid options, and a trace that cannot be copied."""
 
 import json
+import os
+import signal
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -11,13 +13,20 @@ from tetrad.services.errors import InvalidRequest, TetradError
 
 
 @pytest.fixture
-def url(tmp_path):
+def called():
+    """The paths to which requests were sent."""
+    return []
+
+
+@pytest.fixture
+def url(tmp_path, called):
     """The URL of a server that has written the trace of one worker."""
     trace = tmp_path / "tetrad-worker-0.json"
     trace.write_text("{}")
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
+            called.append(self.path)
             self.send_response(200)
             self.end_headers()
             self.wfile.write(json.dumps({"paths": [str(trace)]}).encode())
@@ -35,6 +44,17 @@ def url(tmp_path):
 def test_a_length_that_no_recording_can_have_is_refused_before_it_starts(seconds):
     with pytest.raises(InvalidRequest, match=f"--seconds must be .* got {seconds}"):
         run(["--url", "http://127.0.0.1:9", "--seconds", seconds])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_the_recording(url, called, monkeypatch, number):
+    monkeypatch.setattr("time.sleep", lambda _: os.kill(os.getpid(), number))
+    monkeypatch.setattr("signal.getsignal", lambda _: signal.SIG_DFL)  # nohup ignores SIGHUP
+
+    with pytest.raises((SystemExit, KeyboardInterrupt)):
+        run(["--url", url, "--seconds", "600"])
+
+    assert called == ["/start_profile", "/stop_profile"]
 
 
 def test_a_service_without_a_file_for_its_trace_is_refused(url):

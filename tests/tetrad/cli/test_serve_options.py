@@ -118,6 +118,16 @@ def test_a_path_on_which_a_server_listens_is_one_line(tmp_path):
         assert_one_line(tetrad("serve", "--device", "sim", "--uds", str(path)), f"unix:{path}: another server listens there")
 
 
+def test_a_socket_and_a_port_exclude_each_other(tmp_path):
+    (tmp_path / "tetrad.yaml").write_text("port: 8000\n")
+
+    for port in (("--port", "0"), ("--config", str(tmp_path / "tetrad.yaml"))):
+        assert_one_line(tetrad("serve", "--uds", "/run/x.sock", *port), "--uds /run/x.sock and --port", "exclude each other")
+    printed = tetrad("serve", "--uds", "/run/x.sock", "--print-config").stdout
+    assert "\nuds: /run/x.sock\n" in printed
+    assert "\nport: null\n" in printed
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
@@ -173,6 +183,13 @@ def test_a_variable_with_a_wrong_port_is_one_line(monkeypatch):
 
 def test_a_key_file_that_does_not_exist_is_one_line_before_anything_starts():
     assert_one_line(tetrad("serve", "--api-key-file", "/no/such/keys", "--port", "0"), "/no/such/keys", "No such file")
+
+
+def test_a_store_of_responses_that_cannot_be_written_is_one_line_before_anything_starts():
+    result = tetrad("serve", "--device", "sim", "--port", "0", "--responses-store", "/proc/x/responses.sqlite3")
+
+    assert result.returncode == 78
+    assert_one_line(result, "The store of responses at /proc/x/responses.sqlite3 cannot be used: No such file or directory")
 
 
 def test_server_options_take_lists_in_every_form_and_leave_out_what_is_not_given():

@@ -18,7 +18,7 @@ DERIVED = {"model", "tokenizer", "revision", "tokenizer_revision", "served_model
 DERIVED |= {"tokenizer_pool_size", "otlp_traces_endpoint", "hf_overrides", "disable_log_stats", "speculative_config"}
 DERIVED |= {"data_parallel_size", "num_prefill_engines", "tensor_parallel_size", "pipeline_parallel_size", "pooler_config"}
 DERIVED |= {"hf_token", "download_dir", "override_generation_config"}
-DERIVED |= {"limit_mm_per_prompt", "mm_processor_kwargs", "mm_processor_cache_gb", "media_io_kwargs"}
+DERIVED |= {"default_mm_loras", "limit_mm_per_prompt", "mm_processor_kwargs", "mm_processor_cache_gb", "media_io_kwargs"}
 VERDICTS = verdicts_of(EngineArgs)
 REFUSED = {name: verdict for name, verdict in VERDICTS.items() if verdict.kind == "refused"}
 
@@ -48,6 +48,28 @@ def test_an_argument_becomes_a_setting_that_exists(name):
 def test_a_wrong_number_of_services_is_named(size, shown):
     with pytest.raises(InvalidRequest, match=f"tensor_parallel_size must be between 1 and 64, got {shown}"):
         EngineArgs(tensor_parallel_size=size)
+
+
+@pytest.mark.parametrize("values", [{"model": "/m/\udcff"}, {"served_model_name": ["a", "\udcff"]}])
+def test_a_text_that_is_not_utf_8_is_refused(values):
+    with pytest.raises(InvalidRequest, match=rf"^{next(iter(values))} .*udcff' is no text in UTF-8"):
+        EngineArgs(**values)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"tensor_parallel_size": 64}, r"tensor_parallel_size 64 does not divide .* It may be: 1, 3\."),
+        ({"pipeline_parallel_size": 64}, "pipeline_parallel_size 64 exceeds this model's 30 layers"),
+        ({"enable_expert_parallel": True}, "this model has none"),
+        ({"tensor_parallel_size": 3, "device": "sim"}, "tensor_parallel_size 3: the sim device computes a model on one worker"),
+    ],
+    ids=str,
+)
+def test_a_split_of_a_gguf_file_is_checked_before_workers_start(smollm2, options, text):
+    """64 workers take minutes to start."""
+    with pytest.raises(TetradError, match=text):
+        EngineArgs(model=str(smollm2), **options).stack_settings()
 
 
 def test_arguments_reach_their_services(model):
@@ -350,6 +372,7 @@ def test_a_model_of_texts_alone_takes_no_images(model):
     [
         ({"limit_mm_per_prompt": 4}, "limit_mm_per_prompt must be dict, got 4"),
         ({"limit_mm_per_prompt": {"image": 4}, "language_model_only": True}, "leave limit_mm_per_prompt out"),
+        ({"enable_mm_embeds": True, "language_model_only": True}, "which language_model_only leaves out"),
         ({"allowed_media_domains": 4}, "allowed_media_domains must be a list of host names, got 4"),
         ({"mm_processor_kwargs": "x"}, "mm_processor_kwargs must be dict, got 'x'"),
         ({"mm_processor_cache_gb": -1}, "mm_processor_cache_gb must be a number of GiB, 0 or more, got -1"),

@@ -68,11 +68,11 @@ def test_other_values_are_refused(image, text):
         image_bytes(image, "image")
 
 
-def test_embeddings_are_refused():
+def test_a_tensor_is_no_image():
     torch = pytest.importorskip("torch")
 
-    with pytest.raises(InvalidRequest, match="image embeddings are not supported"):
-        image_bytes(torch.zeros(4, 8), "image")
+    with pytest.raises(InvalidRequest, match="tensors are taken for embeddings"):
+        image_bytes(torch.zeros(4), "image")
 
 
 def test_an_image_whose_file_is_damaged_is_refused():

@@ -4,9 +4,11 @@ import base64
 
 import numpy as np
 import pytest
+import torch
 
 from tests.audio_files import save_audio_model
 from tests.audio_reference import AudioReference
+from tests.one_process_llm import services_in_process
 from tests.sounds import encoded, samples
 from tetrad import LLM, SamplingParams
 from tetrad.services.errors import InvalidRequest
@@ -33,7 +35,10 @@ def reference(directory):
 @pytest.fixture(scope="module")
 def llm(directory):
     arguments = {"device": "cpu", "threads": 1, "dtype": "float32", "kv_cache_memory_gib": 0.05, "max_model_len": 512}
-    with LLM(str(directory), **arguments, limit_mm_per_prompt={"audio": 2}) as llm:
+    with (
+        services_in_process(),
+        LLM(str(directory), **arguments, limit_mm_per_prompt={"audio": 2}, enable_mm_embeds=True) as llm,
+    ):
         yield llm
 
 
@@ -49,6 +54,21 @@ def test_every_form_of_audio_has_the_tokens_of_transformers(llm, reference):
     outputs = llm.generate([{"prompt": text, "multi_modal_data": {"audio": form}} for form in forms], PARAMS, use_tqdm=False)
 
     assert tokens(outputs) == [expected] * len(forms)
+
+
+def test_embeddings_in_place_of_audio_have_its_tokens(llm, reference):
+    prepared, found = reference.prepare(PARTS), []
+    projector = next(each for name, each in reference.model.named_modules() if name.endswith("multi_modal_projector"))
+    hook = projector.register_forward_hook(lambda _module, _inputs, output: found.append(output))
+    expected = reference.generate(prepared, 6).token_ids
+    hook.remove()
+    rows = found[0][0, : prepared.num_embeds[0]]
+
+    prompt = {"prompt": reference.text_of(PARTS), "multi_modal_data": {"audio": [rows]}}
+    [output] = llm.generate([prompt], PARAMS, use_tqdm=False)
+
+    assert list(output.outputs[0].token_ids) == expected
+    assert output.prompt_token_ids == prepared.token_ids
 
 
 def test_a_conversation(llm, reference):
@@ -82,7 +102,7 @@ def test_ids_several_audios_and_samples_that_share_a_prefix(llm, reference):
         ({"audio": [GIVEN] * 3}, "At most 2 audio(s) may be provided in one prompt."),
         ({"audio": b"noise"}, "Failed to load audio 0"),
         ({"audio": np.zeros(10, np.float32)}, "too short to be represented inside the model"),
-        ({"audio": {"audio_embeds": 1}}, "audio embeddings are not supported"),
+        ({"audio": [torch.zeros(4, 3)]}, "hidden dimension mismatch: got 3, but model expects"),
         ({"image": b"a"}, "At most 0 image(s) may be provided in one prompt."),
     ],
 )

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.one_process_llm import services_in_process
 from tests.pictures import picture
 from tests.vision_files import save_vision_model
 from tests.vision_reference import VisionReference
@@ -43,8 +44,8 @@ def reference(directory):
 @pytest.fixture(scope="module")
 def llm(directory, files):
     arguments = {"device": "cpu", "threads": 1, "dtype": "float32", "kv_cache_memory_gib": 0.05, "max_model_len": 512}
-    limits = {"allowed_local_media_path": files, "limit_mm_per_prompt": {"image": 2}}
-    with LLM(str(directory), served_model_name="llava", **arguments, **limits) as llm:
+    limits = {"allowed_local_media_path": files, "limit_mm_per_prompt": {"image": 2}, "enable_mm_embeds": True}
+    with services_in_process(), LLM(str(directory), served_model_name="llava", **arguments, **limits) as llm:
         yield llm
 
 
@@ -68,6 +69,18 @@ def test_every_form_of_an_image_has_the_tokens_of_transformers(llm, expected):
     outputs = llm.generate([{"prompt": TEXT, "multi_modal_data": {"image": form}} for form in forms], PARAMS, use_tqdm=False)
 
     assert tokens(outputs) == [expected] * len(forms)
+
+
+def test_embeddings_in_place_of_an_image_have_the_tokens_of_transformers(llm, reference, expected, expected_of_chat):
+    rows = reference.embeddings(reference.prepare_text(TEXT, [DATA]))
+    forms = [rows, rows[None], [rows], {"image_embeds": rows}]
+    part = {"type": "image_embeds", "image_embeds": rows}
+
+    outputs = llm.generate([{"prompt": TEXT, "multi_modal_data": {"image": form}} for form in forms], PARAMS, use_tqdm=False)
+    chat = llm.chat([{"role": "user", "content": [part, {"type": "text", "text": "What?"}]}], PARAMS, use_tqdm=False)
+
+    assert tokens(outputs) == [expected] * len(forms)
+    assert tokens(chat) == [expected_of_chat]
 
 
 def test_a_prompt_of_ids_and_an_image_that_was_seen(llm, expected):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.one_process_llm import services_in_process
 from tests.video_files import frame_file, moving, png, video
 from tests.vision_files import save_vision_model
 from tests.vision_reference import Prepared, VisionReference
@@ -44,7 +45,7 @@ def reference(directory):
 @pytest.fixture(scope="module")
 def llm(directory):
     arguments = {"device": "cpu", "threads": 1, "dtype": "float32", "kv_cache_memory_gib": 0.05, "max_model_len": 512}
-    with LLM(str(directory), media_io_kwargs={"video": {"num_frames": 4}}, **arguments) as llm:
+    with services_in_process(), LLM(str(directory), media_io_kwargs={"video": {"num_frames": 4}}, **arguments) as llm:
         yield llm
 
 

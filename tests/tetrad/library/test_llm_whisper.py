@@ -9,7 +9,7 @@ from tests.e2e.test_whisper import TASK, Reference
 from tests.sounds import encoded, samples
 from tests.whisper_files import START
 from tetrad import LLM, BeamSearchParams, SamplingParams
-from tetrad.services.errors import InvalidRequest
+from tetrad.services.errors import InvalidRequest, Unsupported
 
 COUNT = 6
 PARAMS = SamplingParams(max_tokens=COUNT, temperature=0, ignore_eos=True, detokenize=False)
@@ -75,7 +75,7 @@ def test_killed_worker_changes_no_token(llm, reference):
 @pytest.mark.parametrize(
     ("prompt", "text"),
     [
-        (TASK, "needs exactly 1 audio, and this one has 0"),
+        (TASK, "a prompt needs exactly 1 audio: it transcribes"),
         ({"encoder_prompt": "heard", "decoder_prompt": TASK}, "encoder_prompt needs multi_modal_data"),
         (of_encoder([GIVEN, OTHER]), "At most 1 audio"),
         (of_encoder((GIVEN, 16_000), {"prompt": TASK, "multi_modal_data": {"audio": GIVEN}}), "to decoder prompt"),
@@ -83,5 +83,9 @@ def test_killed_worker_changes_no_token(llm, reference):
     ids=["no audio", "a text", "two", "audio for the decoder"],
 )
 def test_other_prompts_are_refused(llm, prompt, text):
-    with pytest.raises(InvalidRequest, match=text):
+    with pytest.raises((InvalidRequest, Unsupported), match=text):
         llm.generate(prompt, PARAMS, use_tqdm=False)
+
+
+def test_its_task_is_transcription(llm):
+    assert llm.get_supported_tasks() == ("transcription",)

@@ -55,11 +55,6 @@ async def test_a_wrong_image_is_named():
         await files([PIL, "photo.png"])
 
 
-async def test_embeddings_are_refused():
-    with pytest.raises(InvalidRequest, match="image embeddings are not supported"):
-        await files({"image_embeds": [1.0]})
-
-
 def test_the_settings_of_a_prompt_come_before_those_of_the_call():
     prompt = {"prompt": "x", "multi_modal_data": {"image": b"file"}, "mm_processor_kwargs": {"max_pixels": 1}}
 

@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 import tetrad
+from tests.one_process_llm import services_in_process
 from tetrad.services.hub.model_files import CacheSettings
 
 _CACHED = CacheSettings().directory() / "models" / "all-minilm-l6-v2"
@@ -43,9 +44,9 @@ def text_of(num_words, rng):
 
 @pytest.fixture(scope="module")
 def texts():
-    """64 texts, the longest of which are cut at 256 tokens."""
+    """24 texts, the longest of which are cut at 256 tokens."""
     rng = random.Random(0)
-    return [text_of(number, rng) for number in (1, 250, *(rng.randint(1, 250) for _ in range(62)))]
+    return [text_of(number, rng) for number in (1, 250, *(rng.randint(1, 250) for _ in range(22)))]
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def expected(texts):
 
 def test_embeddings_of_texts_of_all_lengths_equal_those_of_transformers_alone_and_in_a_batch(texts, expected):
     options = {"use_tqdm": False, "tokenization_kwargs": {"truncate_prompt_tokens": -1}}
-    with tetrad.LLM(MODEL, device="cpu") as llm:
+    with services_in_process(), tetrad.LLM(MODEL, device="cpu") as llm:
         together = np.array([output.outputs.embedding for output in llm.embed(texts, **options)])
         alone = np.array([llm.embed(text, **options)[0].outputs.embedding for text in texts[:8]])
 

@@ -15,6 +15,7 @@ from tests.documents import Page
 from tests.e2e.library_calls import value_of
 from tests.e2e.tiny_model import save_tiny_model
 from tests.lora_files import merged, save_lora
+from tests.one_process_llm import services_in_process
 from tests.worker_svc.pooling.checkpoints import (
     ENCODERS,
     ids_of,
@@ -36,7 +37,7 @@ TEXTS = ["w0 w1 w2", "w7", "w0 w1 w2 w3 w4 w5"]
 def embedder(tmp_path_factory):
     directory = tmp_path_factory.mktemp("embedder")
     embed = save_sentence_encoder(directory)
-    with tetrad.LLM(str(directory), device="cpu") as llm:
+    with services_in_process(), tetrad.LLM(str(directory), device="cpu") as llm:
         yield llm, embed
 
 

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.e2e.tiny_model import save_tiny_model
+from tests.one_process_llm import services_in_process
 from tests.weight_files import save_weights, whole_model
 from tetrad import LLM, SamplingParams
 from tetrad.frontend.request.weight_versions import WeightVersionSpan
@@ -45,7 +46,7 @@ def expected(own, second, third) -> dict[str, list[list[int]]]:
     found = {}
     for path in (second, third):
         whole = whole_model(own, path, own.parent / f"whole-{path.name}")
-        with LLM(str(whole), **OPTIONS) as llm:
+        with services_in_process(), LLM(str(whole), **OPTIONS) as llm:
             found[path.name] = tokens(llm.generate(PROMPTS, GREEDY))
     return found
 
@@ -197,6 +198,7 @@ def test_the_kv_cache_gives_its_memory_up_for_an_update(llm, second, third, expe
     assert tokens(llm.generate(PROMPTS, GREEDY)) == expected["third"]
 
 
+@pytest.mark.usefixtures("services_here")
 async def test_async_programs_have_the_same_calls(own, third, expected):
     async with AsyncLLM.from_engine_args(EngineArgs(model=str(own), **OPTIONS)) as llm:
         await llm.init_weight_transfer_engine({"init_info": {}})

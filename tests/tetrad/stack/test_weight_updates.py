@@ -6,6 +6,7 @@ No request is lost, and each token of an output is that of the weights which the
 import asyncio
 import os
 import signal
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tests.weight_files import save_weights, whole_model
 from tetrad import EngineArgs, LoRARequest, SamplingParams
 from tetrad.frontend.request.weight_versions import WeightVersionSpan
 from tetrad.library.async_llm import AsyncLLM
+from tetrad.library.event_loop_thread import EventLoopThread
 from tetrad.services.direct.carrier import DirectCarrier
 from tetrad.stack.local_stack import LocalStack
 from tetrad.stack.one_process import OneProcessSettings, running
@@ -50,8 +52,8 @@ def adapter(own, tmp_path_factory) -> LoRARequest:
 
 @pytest.fixture(scope="module")
 def models(own, weights, tmp_path_factory) -> dict[str, Path]:
-    """The models of each version."""
-    return {"default": own, "new": whole_model(own, weights, tmp_path_factory.mktemp("whole") / "new")}
+    """The models of each version; "before" is what tests of a shared stack begin with."""
+    return {"default": own, "before": own, "new": whole_model(own, weights, tmp_path_factory.mktemp("whole") / "new")}
 
 
 def prompt(number: int) -> list[int]:
@@ -70,40 +72,68 @@ async def outputs(llm: AsyncLLM, adapter: LoRARequest, name: str) -> list:
 
 
 async def check_tokens(found: list, models: dict[str, Path], adapter: LoRARequest) -> None:
-    """Check each span of each output against a model that was started with the span's weights."""
-    for version, model in models.items():
+    """Check each span of each output of waves of requests against a model that was started with the span's weights."""
+
+    async def check(llm: AsyncLLM, place: int, span: WeightVersionSpan) -> None:
+        number, token_ids = place % NUM_REQUESTS, found[place].token_ids
+        params = GREEDY.clone()
+        params.max_tokens = span.end - span.start
+        stream = llm.generate(
+            {"prompt_token_ids": prompt(number) + token_ids[: span.start]},
+            params,
+            f"{place}-{span.start}",
+            lora_request=adapter if number < NUM_ADAPTED else None,
+        )
+        *_, last = [each async for each in stream]
+        assert list(last.outputs[0].token_ids) == token_ids[span.start : span.end], (place, span)
+
+    whole = (WeightVersionSpan("default", 0, LENGTH),)
+    spans = [(place, span) for place, output in enumerate(found) for span in output.weight_versions or whole]
+    assert {span.version for _, span in spans} <= models.keys()
+    for version in {span.version for _, span in spans}:
         worker = {"device": "cpu", "threads": 1, "kv_cache_memory_gib": 0.05}
         engine_core = {"max_model_len": MAX_MODEL_LEN, "enable_lora": True}
-        settings = OneProcessSettings.of(str(model), "direct", worker=worker, engine_core=engine_core)
+        settings = OneProcessSettings.of(str(models[version]), "direct", worker=worker, engine_core=engine_core)
         async with running(settings, DirectCarrier()) as llm:
-            for number, output in enumerate(found):
-                for span in output.weight_versions or (WeightVersionSpan("default", 0, LENGTH),):
-                    if span.version == version:
-                        lora = adapter if number < NUM_ADAPTED else None
-                        known = prompt(number) + output.token_ids[: span.start]
-                        params = GREEDY.clone()
-                        params.max_tokens = span.end - span.start
-                        stream = llm.generate({"prompt_token_ids": known}, params, f"{number}", lora_request=lora)
-                        *_, last = [each async for each in stream]
-                        assert list(last.outputs[0].token_ids) == output.token_ids[span.start : span.end], (number, span)
+            await asyncio.gather(*(check(llm, place, span) for place, span in spans if span.version == version))
+
+
+async def started(model: Path, **sizes: int) -> LocalStack:
+    """Return a stack that accepts requests."""
+    limits = {"max_model_len": MAX_MODEL_LEN, "kv_cache_memory_gib": 0.05, "threads": 1}
+    args = EngineArgs(model=str(model), device="cpu", enable_lora=True, **limits, **sizes)
+    stack = LocalStack(await asyncio.to_thread(args.stack_settings))
+    try:
+        await stack.start(timeout_s=TIMEOUT_S)
+    except BaseException:
+        await stack.close()
+        raise
+    return stack
 
 
 @asynccontextmanager
-async def stack_of(model: Path, **sizes: int):
-    args = EngineArgs(
-        model=str(model),
-        device="cpu",
-        max_model_len=MAX_MODEL_LEN,
-        kv_cache_memory_gib=0.05,
-        threads=1,
-        enable_lora=True,
-        **sizes,
-    )
-    async with LocalStack(await asyncio.to_thread(args.stack_settings)) as stack:
-        await stack.start(timeout_s=TIMEOUT_S)
-        async with AsyncLLM.from_target(str(stack.directory)) as llm:
-            await llm.start()
-            yield stack, llm
+async def llm_of(stack: LocalStack) -> AsyncIterator[AsyncLLM]:
+    async with AsyncLLM.from_target(str(stack.directory)) as llm:
+        await llm.start()
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def shared(own):
+    """Returns a stack of these sizes, which tests share that kill its processes. Each of them updates its weights first."""
+    loop = EventLoopThread()
+    stacks: dict[tuple, LocalStack] = {}
+
+    def stack_of(**sizes: int) -> LocalStack:
+        key = tuple(sizes.items())
+        if key not in stacks:
+            stacks[key] = loop.run(started(own, **sizes))
+        return stacks[key]
+
+    yield stack_of
+    for stack in stacks.values():
+        loop.run(stack.close())
+    loop.close()
 
 
 SIZES = [
@@ -117,27 +147,40 @@ SIZES = [
 FEW_SIZES = [SIZES[0], pytest.param({"tensor_parallel_size": 2}, id="shards", marks=pytest.mark.exhaustive)]
 
 
-@pytest.mark.parametrize("sizes", SIZES)
-async def test_each_token_is_of_the_weights_that_its_output_names(own, weights, adapter, models, sizes):
-    async with stack_of(own, **sizes) as (_, llm):
-        updating = asyncio.create_task(llm.update_weights_from_disk(str(weights), "new"))
-        waves: list[list] = []
-        while not updating.done():
-            waves.append(await outputs(llm, adapter, f"load-{len(waves)}"))
-        await updating
-        both = [wave for wave in waves if any(len(output.weight_versions or ()) == 2 for output in wave)]
-        assert both, "the update came between two waves of requests"
-        found = both[0]
-        later = await outputs(llm, adapter, "later")
-
-        assert [len(output.token_ids) for output in found] == [LENGTH] * NUM_REQUESTS
-        assert [[span.version for span in output.weight_versions] for output in later] == [["new"]] * NUM_REQUESTS
-    await check_tokens(found, models, adapter)
-    await check_tokens(later, models, adapter)
+@pytest.fixture
+async def updatable(request, shared, own):
+    """Yields an AsyncLLM of a stack of these sizes: a new one, or the shared one of one worker with the weights of before."""
+    if sizes := request.param:
+        async with await started(own, **sizes) as stack, llm_of(stack) as llm:
+            yield llm
+    else:
+        async with llm_of(await asyncio.to_thread(shared)) as llm:
+            await llm.update_weights_from_disk(str(own), "before")
+            yield llm
 
 
-async def test_an_update_survives_the_death_of_an_engine_core_and_its_worker_together(own, weights, adapter, models):
-    async with stack_of(own) as (stack, llm):
+@pytest.mark.parametrize("updatable", SIZES, indirect=True)
+async def test_each_token_is_of_the_weights_that_its_output_names(updatable, weights, adapter, models):
+    llm = updatable
+    updating = asyncio.create_task(llm.update_weights_from_disk(str(weights), "new"))
+    waves: list[list] = []
+    while not updating.done():
+        waves.append(await outputs(llm, adapter, f"load-{len(waves)}"))
+    await updating
+    both = [wave for wave in waves if any(len(output.weight_versions or ()) == 2 for output in wave)]
+    assert both, "the update came between two waves of requests"
+    found = both[0]
+    later = await outputs(llm, adapter, "later")
+
+    assert [len(output.token_ids) for output in found] == [LENGTH] * NUM_REQUESTS
+    assert [[span.version for span in output.weight_versions] for output in later] == [["new"]] * NUM_REQUESTS
+    await check_tokens([*found, *later], models, adapter)
+
+
+async def test_an_update_survives_the_death_of_an_engine_core_and_its_worker_together(shared, own, weights, adapter, models):
+    stack = await asyncio.to_thread(shared)
+    async with llm_of(stack) as llm:
+        await llm.update_weights_from_disk(str(own), "before")
         await llm.update_weights_from_disk(str(weights), "new")
         pids = stack.pids()
         for name in ("engine-core", "worker"):
@@ -154,9 +197,11 @@ async def test_an_update_survives_the_death_of_an_engine_core_and_its_worker_tog
 
 @pytest.mark.parametrize("sizes", FEW_SIZES)
 @pytest.mark.parametrize("killed", ["worker", "engine-core"])
-async def test_an_update_survives_the_death_of_a_process_in_its_midst(own, weights, adapter, models, sizes, killed):
+async def test_an_update_survives_the_death_of_a_process_in_its_midst(shared, own, weights, adapter, models, sizes, killed):
     """The worker stands still when it gets the order, so the update is in its midst when the process dies."""
-    async with stack_of(own, **sizes) as (stack, llm):
+    stack = await asyncio.to_thread(shared, **sizes)
+    async with llm_of(stack) as llm:
+        await llm.update_weights_from_disk(str(own), "before")
         under_load = asyncio.create_task(outputs(llm, adapter, "load"))
         await asyncio.sleep(0.1)
         await llm.start_weight_update()
@@ -174,5 +219,4 @@ async def test_an_update_survives_the_death_of_a_process_in_its_midst(own, weigh
         found, later = await under_load, await outputs(llm, adapter, "later")
 
         assert await llm.get_weight_version() == "new"
-    await check_tokens(found, models, adapter)
-    await check_tokens(later, models, adapter)
+    await check_tokens([*found, *later], models, adapter)

@@ -1,5 +1,6 @@
 """Prompts with audio: ids, spans and features equal those of transformers' processors; other requests are refused."""
 
+import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from transformers import AutoConfig
 
 from tests.audio_files import AUDIO_KINDS, save_audio_model
 from tests.audio_reference import AudioReference, features_of
 from tests.sounds import Samples, encoded, samples, sound
-from tests.tokenizer_svc.media.conftest import ServeModel
+from tests.tokenizer_svc.media.conftest import ModelDirectory, ServeModel, SharedStub
 from tests.tokenizer_svc.media.test_hostile_images import error_of
 from tests.tokenizer_svc.media.test_parity import arrays
 from tetrad.services.rpc.columns import unpack_u32
@@ -35,67 +37,71 @@ def chat(parts: Sequence[str | Samples], **fields: Any) -> tokenizer_pb2.RenderC
 
 
 @pytest.fixture(scope="module")
-def qwen2_audio(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("audio")
-    save_audio_model(directory, "qwen2_audio")
-    return directory
+def audio_directory(tmp_path_factory: pytest.TempPathFactory) -> ModelDirectory:
+    """Returns the directory of a kind of model that reads audio, written once."""
+
+    @functools.cache
+    def write(kind: str) -> Path:
+        directory = tmp_path_factory.mktemp("audio")
+        save_audio_model(directory, kind)
+        return directory
+
+    return write
 
 
 @pytest.mark.parametrize("kind", AUDIO_KINDS)
-async def test_prompts_equal_transformers(kind: str, serve_model: ServeModel, tmp_path: Path) -> None:
-    model = save_audio_model(tmp_path, kind)
-    reference = AudioReference(tmp_path)
-    async with serve_model(tmp_path) as stub:
-        [modality] = (await stub.GetInfo(tokenizer_pb2.GetInfoRequest())).modalities
-        assert modality.modality == "audio"
-        for parts in ([SHORT], ["before\n", LONG, "\nafter ", TINY, "."]):
-            answer = await stub.RenderChat(chat(parts))
-            prepared = reference.prepare(parts)
+async def test_prompts_equal_transformers(kind: str, shared_stub: SharedStub, audio_directory: ModelDirectory) -> None:
+    directory = audio_directory(kind)
+    reference, token_id = AudioReference(directory), AutoConfig.from_pretrained(directory).audio_token_id
+    stub = await shared_stub(kind, directory)
+    [modality] = (await stub.GetInfo(tokenizer_pb2.GetInfoRequest())).modalities
+    assert modality.modality == "audio"
+    for parts in ([SHORT], ["before\n", LONG, "\nafter ", TINY, "."]):
+        answer = await stub.RenderChat(chat(parts))
+        prepared = reference.prepare(parts)
 
-            token_ids = unpack_u32(answer.token_ids)
-            assert token_ids == prepared.token_ids
-            assert [feature.num_embeds for feature in answer.mm_features] == list(prepared.num_embeds)
-            places = [
-                place for feature in answer.mm_features for place in range(feature.offset, feature.offset + feature.length)
-            ]
-            assert places == [place for place, each in enumerate(token_ids) if each == model.config.audio_token_id]
-            for index, feature in enumerate(answer.mm_features):
-                assert feature.num_embeds <= modality.max_embeds_per_item
-                theirs = features_of(prepared, index, kind)
-                for name, value in arrays(feature).items():
-                    np.testing.assert_allclose(value, theirs.pop(name), rtol=0, atol=1e-4)
-                assert not theirs
+        token_ids = unpack_u32(answer.token_ids)
+        assert token_ids == prepared.token_ids
+        assert [feature.num_embeds for feature in answer.mm_features] == list(prepared.num_embeds)
+        places = [place for feature in answer.mm_features for place in range(feature.offset, feature.offset + feature.length)]
+        assert places == [place for place, each in enumerate(token_ids) if each == token_id]
+        for index, feature in enumerate(answer.mm_features):
+            assert feature.num_embeds <= modality.max_embeds_per_item
+            theirs = features_of(prepared, index, kind)
+            for name, value in arrays(feature).items():
+                np.testing.assert_allclose(value, theirs.pop(name), rtol=0, atol=1e-4)
+            assert not theirs
 
 
-async def test_a_text_and_ids_have_the_same_features(qwen2_audio: Path, serve_model: ServeModel) -> None:
+async def test_a_text_and_ids_have_the_same_features(shared_stub: SharedStub, audio_directory: ModelDirectory) -> None:
     media = [item(sound(1)), item(sound(0.5, form="mp3"))]
-    async with serve_model(qwen2_audio) as stub:
-        text = "A <|AUDIO|> B <|AUDIO|>."
-        plain = unpack_u32((await stub.Encode(tokenizer_pb2.EncodeRequest(texts=[text]))).encodings[0].token_ids)
-        [of_text] = (await stub.Encode(tokenizer_pb2.EncodeRequest(texts=[text], media=media))).encodings
-        [of_ids] = (
-            await stub.Encode(tokenizer_pb2.EncodeRequest(token_ids=np.array(plain, "<u4").tobytes(), media=media))
-        ).encodings
+    stub = await shared_stub("qwen2_audio", audio_directory("qwen2_audio"))
+    text = "A <|AUDIO|> B <|AUDIO|>."
+    plain = unpack_u32((await stub.Encode(tokenizer_pb2.EncodeRequest(texts=[text]))).encodings[0].token_ids)
+    [of_text] = (await stub.Encode(tokenizer_pb2.EncodeRequest(texts=[text], media=media))).encodings
+    [of_ids] = (
+        await stub.Encode(tokenizer_pb2.EncodeRequest(token_ids=np.array(plain, "<u4").tobytes(), media=media))
+    ).encodings
 
     assert of_text == of_ids
     assert of_text.mm_features[0].identifier != of_text.mm_features[1].identifier
 
 
-async def test_audio_that_was_seen_is_named_by_its_uuid(qwen2_audio: Path, serve_model: ServeModel) -> None:
+async def test_audio_that_was_seen_is_named_by_its_uuid(shared_stub: SharedStub, audio_directory: ModelDirectory) -> None:
     request = tokenizer_pb2.EncodeRequest(texts=["<|AUDIO|>"], media=[item(sound(1), uuid="song")])
-    async with serve_model(qwen2_audio) as stub:
-        first = await stub.Encode(request)
-        request.media[0].data = b""
-        second = await stub.Encode(request)
-        request.media[0].uuid = "other"
-        refused = await error_of(stub.Encode(request))
+    stub = await shared_stub("qwen2_audio", audio_directory("qwen2_audio"))
+    first = await stub.Encode(request)
+    request.media[0].data = b""
+    second = await stub.Encode(request)
+    request.media[0].uuid = "other"
+    refused = await error_of(stub.Encode(request))
 
     assert first == second
     assert refused.message == "Cache miss for audio at index 0 but data is not provided."
 
 
-async def test_other_requests_are_refused(qwen2_audio: Path, serve_model: ServeModel) -> None:
-    async with serve_model(qwen2_audio, max_audio_seconds=2, max_audios_per_prompt=2) as stub:
+async def test_other_requests_are_refused(audio_directory: ModelDirectory, serve_model: ServeModel) -> None:
+    async with serve_model(audio_directory("qwen2_audio"), max_audio_seconds=2, max_audios_per_prompt=2) as stub:
 
         async def refusal(*media: tokenizer_pb2.MediaItem, text: str = "<|AUDIO|>", **fields: Any) -> str:
             request = tokenizer_pb2.EncodeRequest(texts=[text], media=media, **fields)

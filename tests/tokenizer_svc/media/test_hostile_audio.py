@@ -3,6 +3,7 @@
 import shutil
 import struct
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -33,10 +34,19 @@ def request(data: bytes) -> tokenizer_pb2.EncodeRequest:
     return tokenizer_pb2.EncodeRequest(texts=["<sound>"], media=[item(data)])
 
 
-def process() -> psutil.Process:
-    """Return the process that preprocesses audio."""
-    [found] = [each for each in psutil.Process().children(recursive=True) if MODULE in each.cmdline()]
-    return found
+@pytest.fixture
+def process() -> Callable[[], psutil.Process]:
+    """Returns the process that preprocesses audio; there may be those of other tests' services."""
+
+    def processes() -> list[psutil.Process]:
+        return [each for each in psutil.Process().children(recursive=True) if MODULE in each.cmdline()]
+
+    def own() -> psutil.Process:
+        [found] = [each for each in processes() if each not in others]
+        return found
+
+    others = processes()
+    return own
 
 
 def long_silence(seconds: int) -> bytes:
@@ -55,7 +65,9 @@ def lying(**fields: int) -> bytes:
     return bytes(data)
 
 
-async def test_files_that_unpack_to_much_are_refused_early(directory: Path, serve_model: ServeModel) -> None:
+async def test_files_that_unpack_to_much_are_refused_early(
+    directory: Path, serve_model: ServeModel, process: Callable[[], psutil.Process]
+) -> None:
     bomb = long_silence(1800)
     assert len(bomb) < 1 << 20
     async with serve_model(directory) as stub:
@@ -99,7 +111,9 @@ async def test_lying_headers_end_in_one_error_or_in_sound(directory: Path, serve
     assert answer.encodings[0].mm_features
 
 
-async def test_a_process_that_is_too_slow_or_killed_fails_its_audio_alone(directory: Path, serve_model: ServeModel) -> None:
+async def test_a_process_that_is_too_slow_or_killed_fails_its_audio_alone(
+    directory: Path, serve_model: ServeModel, process: Callable[[], psutil.Process]
+) -> None:
     async with serve_model(directory, audio_timeout_s=1) as stub:
         first = process()
         first.suspend()

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import pytest_asyncio
 from transformers import WhisperFeatureExtractor
 
 from tests.sounds import encoded, samples, sound
@@ -10,13 +11,16 @@ from tetrad.tokenizer_svc.media.kinds import ProcessLimits
 from tetrad.tokenizer_svc.speech.load import open_recordings
 from tetrad.tokenizer_svc.speech.plans import SpeechRequest
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 RATE = 16_000
 TOLERANCE = 1e-4
 """The process has no torch, with which transformers computes here."""
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def recordings(whisper_tokenizer):
+    """One process, and one event loop, of all tests."""
     opened = open_recordings(whisper_tokenizer, ProcessLimits(), max_seconds=70.0)
     yield opened
     await opened.close()

@@ -4,6 +4,7 @@ import asyncio
 
 import grpc
 import pytest
+import pytest_asyncio
 
 from tests.sounds import sound
 from tests.whisper_files import LANGUAGES
@@ -14,16 +15,24 @@ from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.tokenizer_svc.service import serve
 from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc, types_pb2
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 TIMEOUT_S = 60
 
 
-@pytest.fixture
-async def stub_of(tmp_path):
-    """`await stub_of(model)` gives a stub of a service of that model."""
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stub_of(tmp_path_factory):
+    """`await stub_of(model)` gives a stub of the service of that model, which all tests share."""
+    stubs, directory = {}, tmp_path_factory.mktemp("sockets")
     shutdown, running, channels = asyncio.Event(), [], []
 
-    async def open_stub(model, **fields):
-        settings = TokenizerSettings(listen=f"unix:{tmp_path}/tokenizer", model=str(model), **fields)
+    async def open_stub(model):
+        if model not in stubs:
+            stubs[model] = await start(model)
+        return stubs[model]
+
+    async def start(model):
+        settings = TokenizerSettings(listen=f"unix:{directory}/{len(stubs)}", model=str(model))
         running.append(asyncio.create_task(serve(settings, shutdown)))
         channels.append(open_channel(settings.listen))
         stub = tokenizer_pb2_grpc.TokenizerServiceStub(channels[-1])

@@ -9,7 +9,7 @@ from tests.tokenizer_svc.conftest import HeldTokenizer, Serve
 from tests.tokenizer_svc.errors import error_of
 from tetrad.services.errors import Overloaded
 from tetrad.tokenizer_svc.tokenizer.long_texts import LongTexts
-from tetrad.tokenizer_svc.tokenizer.pending_bytes import PendingBytes
+from tetrad.tokenizer_svc.tokenizer.pending_calls import PendingBytes
 from tetrad.v1 import tokenizer_pb2
 
 LONG = "word " * 20_000

@@ -28,8 +28,9 @@ from tests.worker_svc.ranks.test_loras import LIMITS, install
 from tests.worker_svc.runner.proposals import proposals_of
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
-from tetrad.worker_svc.core.plan import GrammarRows, ModelRunnerOutput, SamplingSpec
+from tetrad.worker_svc.core.plan import GrammarRows, SamplingSpec
 from tetrad.worker_svc.core.ranks import Shard, Stage
+from tetrad.worker_svc.core.result import ModelRunnerOutput
 from tetrad.worker_svc.cuda.graphs import PassGraphs
 from tetrad.worker_svc.devices.cuda import CudaDevice
 from tetrad.worker_svc.devices.cuda_drafted import CudaDrafter
@@ -172,13 +173,13 @@ def test_drafts_that_are_replayed_as_graphs_are_the_same_in_every_group_that_the
         together, alone = Driver(group, layout), one_rank(path, options, layout)
         expected = run(alone)
         assert run(together) == expected
-        models = [rank.worker._loaded() for rank in group.ranks]
+        models = [rank.worker.loaded_model() for rank in group.ranks]
 
         group.join()
         group.load(path, LAYOUT, dtype="float32", num_draft_tokens=K, **options)
         record(group)
 
-        assert [rank.worker._loaded() for rank in group.ranks] == models
+        assert [rank.worker.loaded_model() for rank in group.ranks] == models
         assert proposals_of(start(Driver(group, layout))) == proposals_of(start(one_rank(path, options, layout)))
 
     first, second = replayed.values()
@@ -224,7 +225,7 @@ def test_a_head_is_divided_and_a_draft_model_is_whole_on_every_rank(files, load_
 
 
 def drafter_of(worker: Worker) -> CudaDrafter:
-    return worker._loaded()._part._drafter
+    return worker.loaded_model()._part._drafter
 
 
 def test_a_head_that_cannot_be_divided_is_whole_on_every_rank(files, one_rank, tmp_path):

@@ -20,7 +20,8 @@ from tests.worker_svc.sampler.custom_processors import MODULE
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout
-from tetrad.worker_svc.core.plan import SamplingSpec, finished
+from tetrad.worker_svc.core.plan import SamplingSpec
+from tetrad.worker_svc.core.result import finished
 from tetrad.worker_svc.cuda.device.accelerator import HostAccelerator
 from tetrad.worker_svc.devices.cuda import CudaDevice
 from tetrad.worker_svc.sampler.custom_classes import import_classes
@@ -119,13 +120,13 @@ def test_recorded_steps_serve_every_group_that_the_ranks_join(llama, alone, tmp_
         group.load(llama[0], LAYOUT, dtype="float32")
         group.warm_up()
         assert answers(Driver(group, LAYOUT)) == outputs_of(alone)
-        models = [rank.worker._loaded() for rank in group.ranks]
+        models = [rank.worker.loaded_model() for rank in group.ranks]
 
         group.join()
         group.load(llama[0], LAYOUT, dtype="float32")
         group.warm_up()
 
-        assert [rank.worker._loaded() for rank in group.ranks] == models
+        assert [rank.worker.loaded_model() for rank in group.ranks] == models
         assert answers(Driver(group, LAYOUT)) == outputs_of(alone)
 
 

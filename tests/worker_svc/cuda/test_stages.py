@@ -18,7 +18,8 @@ from tests.worker_svc.ranks.groups import Group, Rank, open_group
 from tests.worker_svc.ranks.in_turns import InTurns
 from tests.worker_svc.ranks.test_loras import LIMITS, install
 from tests.worker_svc.sampler.custom_processors import MODULE
-from tetrad.worker_svc.core.plan import GrammarRows, PromptEmbeds, SamplingSpec, finished
+from tetrad.worker_svc.core.plan import GrammarRows, PromptEmbeds, SamplingSpec
+from tetrad.worker_svc.core.result import finished
 from tetrad.worker_svc.sampler.custom_classes import import_classes
 
 pytestmark = host_only  # NCCL wants a card for each rank
@@ -134,7 +135,7 @@ def test_all_stages_measure_their_largest_step_together(pipeline):
     """They exchange what a step exchanges; the first layers' stage counts hidden states in flight."""
 
     def measure(rank: Rank) -> int:
-        device, model = rank.worker._device, rank.worker._loaded()
+        device, model = rank.worker._device, rank.worker.loaded_model()
         return rank.compute.run(lambda: device.available_memory(model, utilization=1, max_num_batched_tokens=32))
 
     free = list(pipeline._threads.map(measure, pipeline.ranks))

@@ -43,6 +43,7 @@ _LLAMA4 = {
     "attention_chunk_size": WINDOW,
     "floor_scale": 64,
 }
+_SHUFFLED = _FINE | {"intermediate_size": 128, "vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32}
 WRAPPERS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     "gemma3": ("gemma3", GEMMA, _FINE),
     "glm46v": ("glm46v", _GLM4V, _GLM_VISION),
@@ -52,7 +53,7 @@ WRAPPERS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     "internvl": ("internvl", {"model_type": "qwen2"}, _INTERN),
     "internvl of qwen3": ("internvl", {"model_type": "qwen3"}, _INTERN),
     "lfm2_vl": ("lfm2_vl", {"head_dim": ABSENT, "layer_types": ["conv", ATTENTION, "conv"]}, _VISION),
-    "llama4": ("llama4", _LLAMA4, _VISION | {"vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32}),
+    "llama4": ("llama4", _LLAMA4, _SHUFFLED),
     "llava": ("llava", {"model_type": "llama"}, _VISION | {"model_type": "clip_vision_model"}),
     "llava of pixtral": ("llava", {"model_type": "mistral"}, _PIXTRAL | {"model_type": "pixtral"}),
     "llava_next": ("llava_next", {"model_type": "mistral"}, _VISION | {"model_type": "clip_vision_model"}),

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from transformers.image_transforms import normalize, rescale
 
+from tests.llama4_images import llama4_image_processor
 from tetrad.services.errors import InvalidRequest
 from tetrad.worker_svc.media.pixels import Normalization
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-PIXELS = np.random.default_rng(0).integers(0, 256, (2, 3, 5, 7), dtype=np.uint8)
+PIXELS = np.random.default_rng(0).integers(0, 256, (2, 3, 20, 30), dtype=np.uint8)
 
 
 def test_values_are_those_of_transformers():
@@ -18,6 +19,14 @@ def test_values_are_those_of_transformers():
         theirs = normalize(rescale(expected, 1 / 255, input_data_format="channels_first"), MEAN, STD)
         assert np.array_equal(image, theirs)
     assert found.dtype == np.float32
+
+
+def test_values_of_llama_4_are_rounded_in_each_step():
+    processor = llama4_image_processor()(rescale_factor=1 / 255, image_mean=MEAN, image_std=STD)
+
+    found = Normalization(MEAN, STD, 1 / 255, is_rounded=True).of(PIXELS, 1)
+
+    assert np.array_equal(found, processor.normalised(PIXELS))
 
 
 def test_a_processor_that_only_rescales_or_does_neither():

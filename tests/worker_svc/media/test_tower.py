@@ -8,6 +8,7 @@ from tests.vision_files import save_vision_model
 from tests.vision_kinds import KINDS
 from tests.vision_reference import VisionReference
 from tests.worker_svc.media.image_prompts import image_prompt, item_tensors
+from tetrad.services.errors import InvalidRequest
 from tetrad.worker_svc.core.plan import EncoderItem
 from tetrad.worker_svc.media.tower_kinds import TOWER_KINDS
 
@@ -34,6 +35,21 @@ def test_embeddings_are_those_of_the_whole_model(kind, tmp_path, load):
         assert np.abs(np.concatenate([each.deep[index] for each in encoded]) - layer).max() < 1e-5
     assert model.info.modalities[0].max_embeds_per_item >= max(item.num_embeds for item in prompt.items)
     assert model.info.uses_mrope == (prompt.spans[0].grid is not None)
+
+
+def test_embeddings_of_a_client_are_kept_with_those_of_deep_layers(tmp_path, load):
+    save_vision_model(tmp_path, "qwen3_vl")
+    tower = load(tmp_path).media.tower
+    rows = np.arange(2 * 3 * tower._hidden_size, dtype=np.float32).reshape(2, -1)
+    own, *deep = np.split(rows, 3, axis=1)
+
+    encoded = tower.encode(EncoderItem("given", "image", {"image_embeds": rows}, 2))
+
+    assert np.array_equal(encoded.rows, own)
+    assert np.array_equal(encoded.deep, deep)
+    for wrong, text in ((own, "values of 0 deep layers; the model has 2"), (rows[:, 1:], "rows of 64 values")):
+        with pytest.raises(InvalidRequest, match=text):
+            tower.encode(EncoderItem("wrong", "image", {"image_embeds": wrong}, 2))
 
 
 def test_an_image_of_one_embedding_has_the_same_as_beside_others(tmp_path, load):

@@ -14,19 +14,20 @@ import pytest
 import torch
 
 from tests.engine_core_svc.scheduler.fake_drafts import UnjudgedDrafts
-from tetrad.engine_core_svc.core.params_wire import SamplingMessage
 from tetrad.engine_core_svc.core.payload import WorkerPayload
 from tetrad.engine_core_svc.core.request import Request, RequestStatus
+from tetrad.engine_core_svc.core.wire import SamplingMessage
 from tetrad.engine_core_svc.kv_cache.host_tier import HostTier
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
+from tetrad.engine_core_svc.scheduler.budget import NoStages
 from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
-from tetrad.engine_core_svc.scheduler.stage_filling import NoStages, StageFilling
+from tetrad.engine_core_svc.scheduler.stage_filling import StageFilling
 from tetrad.engine_core_svc.worker.wire import decode_result, encode_plan
 from tetrad.v1 import types_pb2
 from tetrad.worker_svc.api.wire import decode_plan, encode_result
 from tetrad.worker_svc.core.device import KvLayout
-from tetrad.worker_svc.core.plan import finished
+from tetrad.worker_svc.core.result import finished
 from tetrad.worker_svc.kv_cache.cache import KvCache, KvCacheSpec
 from tetrad.worker_svc.kv_cache.layer_groups import LayerGroup
 from tetrad.worker_svc.models.draft_head import NoTaps

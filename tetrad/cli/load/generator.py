@@ -5,7 +5,6 @@ only the limit of requests in flight delays them.
 """
 
 import asyncio
-import contextlib
 import json
 import random
 import ssl
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 from tetrad.cli.load.datasets import Dataset
 from tetrad.cli.load.draft_counts import DraftCounts
 from tetrad.cli.load.stream_client import StreamClient
+from tetrad.library.aside import run_aside
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,14 @@ class Server:
         model: model name in the requests.
         api_key: sent with every request. None: no key.
         trust: trusted certificates of an https URL. None: the connection is not encrypted.
+        max_model_len: maximum length of prompt plus output, in tokens. None: the server does not report it.
     """
 
     url: str
     model: str
     api_key: str | None = None
     trust: ssl.SSLContext | None = None
+    max_model_len: int | None = None
 
 
 @dataclass(frozen=True)
@@ -97,18 +99,23 @@ OnEnd = Callable[[], None]
 
 async def run_load(load: Load, on_end: OnEnd = lambda: None) -> Measured:
     """Send the load and return its results; failed requests have their errors. Call `on_end` at the end of each request."""
-    requests = list(_requests(load))
-    gate = contextlib.nullcontext() if load.level.concurrency is None else asyncio.Semaphore(load.level.concurrency)
+    # Beside the event loop: many long requests take minutes to make, and a signal would have to wait for them.
+    requests = await run_aside(lambda: list(_requests(load)))
+    # Taken before a task exists: the end of thousands of tasks that wait for it would take minutes.
+    gate = asyncio.Semaphore(load.level.concurrency or len(requests))
     measured = Measured(began_at=time.monotonic())
 
     async def send(request: bytes) -> None:
-        async with gate:
+        try:
             measured.clients.append(await _send(load, request))
+        finally:
+            gate.release()
         on_end()
 
     async with asyncio.TaskGroup() as group:
         for request, arrives_s in zip(requests, arrivals(load.level, load.seed), strict=False):
             await _sleep_until(measured.began_at + arrives_s)
+            await gate.acquire()
             group.create_task(send(request))
     measured.ended_at = time.monotonic()
     measured.duration_s = measured.ended_at - measured.began_at

@@ -1,11 +1,16 @@
 """`tetrad pull`: downloads models before they are served."""
 
 import sys
+from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 from tetrad.cli.models.options import add_device, add_revision
 from tetrad.cli.options import new_parser
-from tetrad.services.hub.model_files import resolve_model
+from tetrad.services.hub.model_files import existing_path, resolve_model
+from tetrad.worker_svc.checkpoint.model_config import read_model_config
+from tetrad.worker_svc.checkpoint.shards import weight_files
 from tetrad.worker_svc.families.check import check_model
 
 
@@ -29,14 +34,25 @@ def run(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     check = partial(check_model, device=options.device, trusts_code=options.trust_remote_code)
     for name in options.models:
-        reports: list[str] = []
-
-        def report(line: str, reports: list[str] = reports) -> None:
-            reports.append(line)
-            print(line, file=sys.stderr, flush=True)
-
-        path = resolve_model(name, revision=options.revision, report=report, check=check, refresh=True)
-        if not reports:
-            print(f"{name} is up to date", file=sys.stderr)
-        print(path)
+        print(_pull(name, options.revision, check))
     return 0
+
+
+def _pull(name: str, revision: str | None, check: Callable[[Mapping[str, Any]], object]) -> Path:
+    """Return the path of a model that was downloaded, or that is a directory or file of this machine and can run."""
+    if (path := existing_path(name)) is not None:
+        check(read_model_config(path))
+        if path.is_dir():
+            weight_files(path)
+        print(f"{path} is on this machine: nothing to download", file=sys.stderr)
+        return path
+    reports: list[str] = []
+
+    def report(line: str) -> None:
+        reports.append(line)
+        print(line, file=sys.stderr, flush=True)
+
+    path = resolve_model(name, revision=revision, report=report, check=check, refresh=True)
+    if not reports:
+        print(f"{name} is up to date", file=sys.stderr)
+    return path

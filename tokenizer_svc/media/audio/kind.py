@@ -8,7 +8,8 @@ from typing import Any
 from tetrad.services.errors import ModelError
 from tetrad.tokenizer_svc.media.audio import whisper
 from tetrad.tokenizer_svc.media.audio.families import AUDIO_FAMILIES, AudioFamily, AudioModel
-from tetrad.tokenizer_svc.media.items import Marks
+from tetrad.tokenizer_svc.media.embeds import EmbedsRules, embeds_size
+from tetrad.tokenizer_svc.media.items import Expansion, Marks
 from tetrad.tokenizer_svc.media.kinds import MediaKind, MediaRules, ProcessLimits
 from tetrad.tokenizer_svc.media.model_files import ModelFiles
 from tetrad.tokenizer_svc.tokenizer.tokenizer import Tokenizer
@@ -71,4 +72,5 @@ def _rules(tokenizer: Tokenizer, family: AudioFamily, settings: Mapping[str, Any
         message_text=family.message_text(model.mark),
         max_embeds=max_embeds,
         expand=partial(family.expand, model),
+        embeds=EmbedsRules("audio_embeds", embeds_size(model), "", lambda _, number: Expansion(model.mark, 1, number)),
     )

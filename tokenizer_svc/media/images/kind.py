@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from tetrad.tokenizer_svc.media.embeds import EmbedsRules, embeds_size
 from tetrad.tokenizer_svc.media.images.families.family import Family
 from tetrad.tokenizer_svc.media.images.families.model import BESIDE_OTHERS, ImageModel
 from tetrad.tokenizer_svc.media.images.families.table import family_of
@@ -63,7 +64,14 @@ def _rules(tokenizer: Tokenizer, family: Family, settings: Mapping[str, Any]) ->
         expand=partial(family.expand, model),
         grid=partial(family.grid, model),
         prompt_kwargs=_beside_others if family.splits_single else unchanged,
+        embeds=_embeds(model, family),
     )
+
+
+def _embeds(model: ImageModel, family: Family) -> EmbedsRules | None:
+    if family.expand_embeds is None:
+        return None
+    return EmbedsRules("image_embeds", embeds_size(model), family.embeds_grid, partial(family.expand_embeds, model))
 
 
 def _beside_others(kwargs: Mapping[str, Any], num_items: int) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ from tetrad.tokenizer_svc.media.images.bounded_resize import bounded
 from tetrad.tokenizer_svc.media.images.decoding import decode_image
 from tetrad.tokenizer_svc.media.images.families.model import BESIDE_OTHERS
 from tetrad.tokenizer_svc.media.images.lfm2_processor import Lfm2Processor
+from tetrad.tokenizer_svc.media.images.llama4_processor import Llama4Processor
 from tetrad.tokenizer_svc.media.items import MediaError
 
 CLASSES: Mapping[str, str] = {
@@ -34,7 +35,7 @@ CLASSES: Mapping[str, str] = {
     "SmolVLMImageProcessor": "smolvlm",
 }
 """Image processors in preprocessor_config.json, without "Fast", and transformers' module of each."""
-_OWN = {"Lfm2VlImageProcessor": Lfm2Processor}
+_OWN: Mapping[str, Any] = {"Lfm2VlImageProcessor": Lfm2Processor, "Llama4ImageProcessor": Llama4Processor}
 """Image processors that transformers has with torchvision alone."""
 _UNSCALED = {"do_rescale": False, "do_normalize": False, "do_convert_rgb": False}
 _ROWS = "return_row_col_info"

@@ -9,10 +9,10 @@ from tetrad.frontend.api.gateways.openengine_inference.open_requests import Open
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.readiness import Report
 from tetrad.frontend.request.prompts import TokensPrompt
-from tetrad.frontend.request.request_id import new_request_id
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.openengine_api import control_pb2
 from tetrad.services.errors import TetradError
+from tetrad.services.request_context import new_request_id
 
 _READY, _NOT_READY = control_pb2.HEALTH_STATE_READY, control_pb2.HEALTH_STATE_NOT_READY
 _ROLES = (control_pb2.ENGINE_ROLE_UNSPECIFIED, control_pb2.ENGINE_ROLE_AGGREGATED)

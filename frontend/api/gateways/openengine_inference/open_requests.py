@@ -15,8 +15,8 @@ from tetrad.frontend.api.gateways.common.calls import GatewayCalls, GatewayReque
 from tetrad.frontend.api.grpc.call_limits import CallLimits
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.request.outputs import RequestOutput
-from tetrad.frontend.request.request_id import checked_request_id, new_request_id
 from tetrad.services.errors import AlreadyExists, NotFound, TetradError
+from tetrad.services.request_context import checked_request_id, new_request_id
 
 _NUM_ENDED = 4096
 

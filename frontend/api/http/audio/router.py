@@ -10,9 +10,8 @@ from tetrad.frontend.api.http.audio.objects import Transcript, TranscriptChunk, 
 from tetrad.frontend.api.http.documentation.routes import documented, stream_of_chunks
 from tetrad.frontend.api.http.documentation.schemas import either, struct_schema
 from tetrad.frontend.api.http.requests.form import read_prompt_form
-from tetrad.frontend.api.http.requests.headers import request_id_of
-from tetrad.frontend.api.http.requests.models import llm_of
 from tetrad.frontend.api.http.requests.multipart import MEDIA_TYPE
+from tetrad.frontend.api.http.requests.named import llm_of, request_id_of
 from tetrad.frontend.api.http.sse.streams import stream_response, until_disconnected
 
 router = APIRouter()

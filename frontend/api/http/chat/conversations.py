@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tetrad.frontend.api.http.chat.bodies import AllowedToolsChoice, ChatCompletionRequest, NamedToolChoice, ToolBody
-from tetrad.frontend.api.http.schemas.sampling import sampling_params_of
+from tetrad.frontend.api.http.schemas.generation_fields import sampling_params_of
 from tetrad.frontend.chat.conversation import Conversation, NamedTool, ToolChoice, forces_calls, thinking_kwargs
 from tetrad.frontend.parsing.elements.interface import Tool
 from tetrad.frontend.request.sampling_params import SamplingParams

@@ -25,8 +25,7 @@ from tetrad.frontend.api.http.chat.objects import (
 )
 from tetrad.frontend.api.http.documentation.routes import documented, stream_of_chunks
 from tetrad.frontend.api.http.requests.body import read_prompt_body
-from tetrad.frontend.api.http.requests.headers import data_parallel_rank_of, request_id_of
-from tetrad.frontend.api.http.requests.models import llm_of
+from tetrad.frontend.api.http.requests.named import data_parallel_rank_of, llm_of, request_id_of
 from tetrad.frontend.api.http.schemas.large_parts import LargeParts
 from tetrad.frontend.api.http.schemas.logprobs import chat_logprobs
 from tetrad.frontend.api.http.schemas.objects import ChatLogprobs, UsageCount, event, kv_transfer_params_of

@@ -12,9 +12,7 @@ from functools import partial
 from msgspec import UNSET
 from starlette.responses import Response
 
-from tetrad.frontend.api.http.completions.bodies import CompletionRequest
-from tetrad.frontend.api.http.completions.merging import merged
-from tetrad.frontend.api.http.completions.prompts import completion_params
+from tetrad.frontend.api.http.completions.bodies import CompletionRequest, completion_params
 from tetrad.frontend.api.http.schemas.large_parts import LargeParts
 from tetrad.frontend.api.http.schemas.logprobs import completion_logprobs, num_chars, prompt_logprobs_json
 from tetrad.frontend.api.http.schemas.objects import (
@@ -28,7 +26,7 @@ from tetrad.frontend.api.http.schemas.objects import (
 )
 from tetrad.frontend.api.http.sse.rendering import json_event, json_response, rendered
 from tetrad.frontend.llm.async_llm import AsyncLLM
-from tetrad.frontend.llm.output_stream import OutputStream
+from tetrad.frontend.llm.output_stream import OutputStream, merged
 from tetrad.frontend.net.side_thread import in_side_thread
 from tetrad.frontend.request.admission import Ticket
 from tetrad.frontend.request.kv_transfer import KV_TRANSFER_PARAMS, KvTransfer

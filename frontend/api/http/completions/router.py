@@ -5,13 +5,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tetrad.frontend.api.http.completions.answer import CompletionAnswer
-from tetrad.frontend.api.http.completions.bodies import CompletionRequest
-from tetrad.frontend.api.http.completions.prompts import prompts_of
+from tetrad.frontend.api.http.completions.bodies import CompletionRequest, prompts_of
 from tetrad.frontend.api.http.documentation.routes import documented, stream_of_chunks
 from tetrad.frontend.api.http.requests.body import read_prompt_body
 from tetrad.frontend.api.http.requests.embeds import decode_embeds
-from tetrad.frontend.api.http.requests.headers import data_parallel_rank_of, request_id_of
-from tetrad.frontend.api.http.requests.models import llm_of
+from tetrad.frontend.api.http.requests.named import data_parallel_rank_of, llm_of, request_id_of
 from tetrad.frontend.api.http.schemas.objects import Completion
 from tetrad.frontend.api.http.sse.streams import stream_response, until_disconnected
 

@@ -4,6 +4,8 @@ The page and its files need no key: they are the same on every server. They are 
 path, so unknown names are a 404. The events and the API need a key like all other routes; the page has a field for it.
 """
 
+import functools
+from collections.abc import Mapping
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -22,10 +24,11 @@ from tetrad.frontend.llm.model_directory import ModelDirectory
 _FORM = StreamForm(closing=b"")
 _DIRECTORY = Path(__file__).parent / "static"
 _CONTENT_SECURITY_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; base-uri 'none'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src blob:; connect-src 'self'; "
+    "base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 )
-"""Allows the page only its own scripts, calls of its own server, and pictures that its user attaches (blob:).
+"""Allows the page only its own scripts, calls of its own server, and the files that its user attaches (blob:).
 
 It forbids inline scripts and styles, other hosts, frames around the page, and the conversion of text to HTML (trusted types).
 """
@@ -54,8 +57,9 @@ def add_console(app: FastAPI, models: ModelDirectory, guard: Guard, settings: Fr
     app.add_route("/console/events", events, include_in_schema=False)
 
 
-def _load_assets() -> dict[str, StaticFile]:
-    """Return all files of the page by path, including those of other projects (vendor/)."""
+@functools.cache
+def _load_assets() -> Mapping[str, StaticFile]:
+    """Return all files of the page by path, including those of other projects (vendor/). They are read once a process."""
     paths = sorted(path for path in _DIRECTORY.rglob("*") if path.suffix in TYPES)
     return {
         path.relative_to(_DIRECTORY).as_posix(): StaticFile.of(path, content_security_policy=_CONTENT_SECURITY_POLICY)

@@ -4,7 +4,9 @@ Its content security policy allows only those files and calls of its own server.
 inline styles are allowed; inline scripts are not.
 """
 
+import functools
 import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -28,9 +30,7 @@ _POLICY = (
 def add_documentation(app: FastAPI) -> None:
     """Add the page and its files to `app`. If the package is not installed, the page says this."""
     library = _library()
-    own = sorted(path for path in _DIRECTORY.iterdir() if path.suffix in (".html", ".js", ".css"))
-    paths = [*own, *(() if library is None else (library / name for name in _LIBRARY))]
-    files = {path.name: StaticFile.of(path, content_security_policy=_POLICY) for path in paths}
+    files = _load_files(library)
 
     async def page(request: Request) -> Response:
         if library is None:
@@ -46,6 +46,14 @@ def add_documentation(app: FastAPI) -> None:
 
     app.add_route("/docs", page, include_in_schema=False)
     app.add_route(f"{DOCUMENTATION_FILES}{{name:path}}", file, include_in_schema=False)
+
+
+@functools.cache
+def _load_files(library: Path | None) -> Mapping[str, StaticFile]:
+    """Return the page and its files by name. They are read once a process."""
+    own = sorted(path for path in _DIRECTORY.iterdir() if path.suffix in (".html", ".js", ".css"))
+    paths = [*own, *(() if library is None else (library / name for name in _LIBRARY))]
+    return {path.name: StaticFile.of(path, content_security_policy=_POLICY) for path in paths}
 
 
 def _library() -> Path | None:

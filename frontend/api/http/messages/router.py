@@ -17,8 +17,7 @@ from tetrad.frontend.api.http.messages.events import MessageEvents
 from tetrad.frontend.api.http.messages.params import message_params
 from tetrad.frontend.api.http.messages.route import MessagesRoute
 from tetrad.frontend.api.http.requests.body import read_body, read_prompt_body
-from tetrad.frontend.api.http.requests.headers import request_id_of
-from tetrad.frontend.api.http.requests.models import llm_of
+from tetrad.frontend.api.http.requests.named import llm_of, request_id_of
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
 from tetrad.frontend.api.http.sse.named_events import named_event, named_events
 from tetrad.frontend.api.http.sse.streams import StreamForm, stream_response, until_disconnected

@@ -12,9 +12,8 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tetrad.frontend.request.call_trace import CallTrace
-from tetrad.frontend.request.request_id import new_request_id
 from tetrad.services.observability.tracing import Tracer
-from tetrad.services.request_context import HEADERS, REQUEST_ID, RequestContext, bind_context
+from tetrad.services.request_context import HEADERS, REQUEST_ID, RequestContext, bind_context, new_request_id
 
 _FIRST_FAILURE = 400
 _NAMES = {name.encode(): name for name in HEADERS}

@@ -21,7 +21,7 @@ from tetrad.frontend.api.http.ollama.objects import (
 )
 from tetrad.frontend.api.http.ollama.route import OllamaRoute
 from tetrad.frontend.api.http.requests.body import read_body
-from tetrad.frontend.api.http.requests.models import llm_of, models_of
+from tetrad.frontend.api.http.requests.named import llm_of, models_of
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.media.items import IMAGE
@@ -112,7 +112,7 @@ def _details(llm: AsyncLLM, name: str) -> ModelDetails:
 
 def _capabilities(llm: AsyncLLM) -> list[str]:
     embedding = ["embedding"] if llm.pooling is not None and EMBED in llm.pooling.tasks else []
-    if not llm.generates:
+    if not llm.generates or llm.transcribes:
         return embedding
     formats, can_chat = llm.chat_formats, llm.tokenizer_info.has_chat_template
     tools = ["tools"] if can_chat and formats.tools is not None else []

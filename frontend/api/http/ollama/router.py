@@ -20,7 +20,7 @@ from tetrad.frontend.api.http.ollama.sampling import check_context, sampling_par
 from tetrad.frontend.api.http.ollama.turns import News, OllamaTurn, Writer, line_of, loaded, write_chatted, write_generated
 from tetrad.frontend.api.http.pooling.batch import in_slices
 from tetrad.frontend.api.http.requests.body import read_prompt_body
-from tetrad.frontend.api.http.requests.headers import request_id_of
+from tetrad.frontend.api.http.requests.named import request_id_of
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
 from tetrad.frontend.api.http.sse.streams import StreamForm, stream_response, until_disconnected
 from tetrad.frontend.chat.conversation import Conversation

@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 from tetrad.frontend.api.http.documentation.routes import documented
 from tetrad.frontend.api.http.middleware.access import require_operator
 from tetrad.frontend.api.http.requests.body import read_body
-from tetrad.frontend.api.http.requests.models import models_of, named_llm
+from tetrad.frontend.api.http.requests.named import models_of, named_llm
 from tetrad.frontend.llm.adapter_names import adapter_of
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.services.errors import InvalidRequest, NotFound

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from tetrad.frontend.api.http.documentation.routes import documented
 from tetrad.frontend.api.http.documentation.schemas import Schema, field, obj, one_of_type
-from tetrad.frontend.api.http.requests.models import models_of, named_llm
+from tetrad.frontend.api.http.requests.named import models_of, named_llm
 from tetrad.frontend.api.http.schemas.errors import error_body, error_response
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
 from tetrad.frontend.config import FrontendSettings

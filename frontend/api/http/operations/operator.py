@@ -13,7 +13,7 @@ from starlette.responses import Response
 from tetrad.frontend.api.http.documentation.routes import documented
 from tetrad.frontend.api.http.documentation.schemas import constant, field, obj
 from tetrad.frontend.api.http.middleware.access import require_operator
-from tetrad.frontend.api.http.requests.models import models_of, named_llm
+from tetrad.frontend.api.http.requests.named import models_of, named_llm
 from tetrad.frontend.api.http.requests.query import query_alone
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
 from tetrad.frontend.engine.admin_client import AdminState

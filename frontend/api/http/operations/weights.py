@@ -15,7 +15,7 @@ from tetrad.frontend.api.http.documentation.routes import documented
 from tetrad.frontend.api.http.documentation.schemas import constant, field, obj
 from tetrad.frontend.api.http.middleware.access import require_operator
 from tetrad.frontend.api.http.requests.body import read_body
-from tetrad.frontend.api.http.requests.models import llm_of
+from tetrad.frontend.api.http.requests.named import llm_of
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
 from tetrad.frontend.engine.admin_client import mode_of
 from tetrad.frontend.engine.weights_client import WeightsClient

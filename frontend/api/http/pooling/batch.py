@@ -13,8 +13,7 @@ import msgspec
 from starlette.requests import Request
 
 from tetrad.frontend.api.http.pooling.bodies import InputBody, Inputs, PoolingBody
-from tetrad.frontend.api.http.requests.headers import request_id_of
-from tetrad.frontend.api.http.requests.models import llm_of
+from tetrad.frontend.api.http.requests.named import llm_of, request_id_of
 from tetrad.frontend.api.http.schemas.objects import Usage, encode
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.request.pooling import PooledTensor, PoolingFacts, PoolingParams, PoolingRequestOutput

@@ -17,7 +17,7 @@ from tetrad.frontend.api.http.pooling.cohere_bodies import (
     cohere_meta,
 )
 from tetrad.frontend.api.http.requests.body import read_prompt_body
-from tetrad.frontend.api.http.requests.models import llm_of
+from tetrad.frontend.api.http.requests.named import llm_of
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
 from tetrad.frontend.api.http.sse.streams import until_disconnected
 from tetrad.frontend.llm.async_llm import AsyncLLM

@@ -1,19 +1,22 @@
-"""Bodies: reads the JSON body of a request, within limits, into its model."""
+"""Bodies: reads the JSON body of a request, within limits, into its model.
+
+A budget limits the memory of all bodies that are being read, so that many large ones cannot exhaust it.
+"""
 
 import asyncio
 import re
 import time
-from typing import TypeVar
+from types import TracebackType
+from typing import Self, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
-from tetrad.frontend.api.http.requests.body_budget import BodyShare
-from tetrad.frontend.api.http.requests.models import models_of
+from tetrad.frontend.api.http.requests.named import models_of
 from tetrad.frontend.api.http.schemas.errors import BodyTooLarge, UnsupportedMediaType, from_validation
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.request.deadlines import earliest_deadline, within
-from tetrad.services.errors import InvalidRequest
+from tetrad.services.errors import InvalidRequest, Overloaded
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -22,6 +25,57 @@ _SURROGATES = re.compile(rb"\\\\|\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|(?P<l
 _INSIDE = re.compile(rb"(?:[^\"\\]{1,4096}+|\\.){0,16}+", re.DOTALL)
 _TURN_S = 0.003
 _SLICE_BYTES = 1 << 20
+
+
+class BodyBudget:
+    """The memory budget of all bodies together.
+
+    Args:
+        max_bytes: maximum size of all bodies at a time.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.num_bytes = 0
+
+    def open(self) -> "BodyShare":
+        """Return a share for one body."""
+        return BodyShare(self)
+
+    def take(self, num_bytes: int, num_before: int) -> None:
+        """Count received bytes of a body; Overloaded beyond the budget. A single body is always accepted.
+
+        Args:
+            num_bytes: the number of new bytes.
+            num_before: the number of bytes of this body that were counted before.
+        """
+        if self.num_bytes > num_before and self.num_bytes + num_bytes > self._max_bytes:
+            text = f"Bodies of {self.num_bytes} bytes are being read; at most {self._max_bytes} are taken together."
+            raise Overloaded(f"{text} Try again later.")
+        self.num_bytes += num_bytes
+
+
+class BodyShare:
+    """The share of one body in the budget, until it has been parsed.
+
+    Args:
+        budget: the budget of all bodies.
+    """
+
+    def __init__(self, budget: BodyBudget) -> None:
+        self._budget = budget
+        self._num_bytes = 0
+
+    def take(self, num_bytes: int) -> None:
+        """Count received bytes; Overloaded beyond the budget."""
+        self._budget.take(num_bytes, self._num_bytes)
+        self._num_bytes += num_bytes
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        self._budget.num_bytes -= self._num_bytes
 
 
 async def read_body(request: Request, model: type[Model], *, any_content_type: bool = False) -> Model:

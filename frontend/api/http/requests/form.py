@@ -7,8 +7,8 @@ from pydantic import BaseModel, InstanceOf, ValidationError, WithJsonSchema
 from starlette.requests import Request
 
 from tetrad.frontend.api.http.requests.body import read_bytes
-from tetrad.frontend.api.http.requests.models import models_of
 from tetrad.frontend.api.http.requests.multipart import Part, boundary_of, split_form
+from tetrad.frontend.api.http.requests.named import models_of
 from tetrad.frontend.api.http.schemas.errors import from_validation
 from tetrad.frontend.config import FrontendSettings
 from tetrad.services.errors import InvalidRequest

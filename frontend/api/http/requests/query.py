@@ -8,7 +8,7 @@ from starlette.requests import Request
 from tetrad.services.errors import InvalidRequest
 
 _EMPTY_BODY_BYTES = 2
-"""Size of `{}`, which some clients send where there is nothing to say."""
+"""Size of `{}`, which some clients send in place of an empty body."""
 
 
 async def query_alone(request: Request) -> None:

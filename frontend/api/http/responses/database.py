@@ -7,6 +7,7 @@ replaced. Knows no responses.
 
 import asyncio
 import contextlib
+import errno
 import os
 import random
 import sqlite3
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tetrad.frontend.api.http.responses.owners import Owners
-from tetrad.services.errors import Unavailable
+from tetrad.services.errors import InvalidRequest, Unavailable
 
 Result = TypeVar("Result")
 Work = Callable[[sqlite3.Connection], Result]
@@ -27,6 +28,8 @@ _OWNERS_SUFFIX = "-owners"
 # Maximum seconds that a call waits for a lock; another frontend's write takes milliseconds.
 _PATIENCE_S = 1.0
 _NEXT_TRY_S = (0.002, 0.02)
+_PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM)
+"""SQLite's errors that may pass while the same file is used."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS responses (
@@ -80,6 +83,24 @@ class ResponseDatabase:
             return work(connection)
 
         return await self._run(in_transaction, self._write_lock)
+
+    def check(self) -> None:
+        """Open and close the file, in the calling thread: for a database that is used for nothing else. Blocks (disk).
+
+        A lock of another process and a full disk are no errors: both may pass.
+
+        Raises:
+            InvalidRequest: the file cannot be used.
+        """
+        try:
+            self._open().close()
+        except (sqlite3.Error, OSError) as error:
+            if not _may_pass(error):
+                reason = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.filename else str(error)
+                text = f"The store of responses at {self._path} cannot be used: {reason}. Give responses_store another file"
+                raise InvalidRequest(f"{text}, or none.", field="responses_store") from error
+        finally:
+            self._close()
 
     async def close(self) -> None:
         """Close the file; later calls fail."""
@@ -182,6 +203,16 @@ class _Wait:
 
 def _is_lock(error: Exception) -> bool:
     if isinstance(error, sqlite3.Error):
-        # The last byte is the kind of error; the others have details.
-        return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+        return _kind(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
     return isinstance(error, BlockingIOError)
+
+
+def _may_pass(error: sqlite3.Error | OSError) -> bool:
+    if isinstance(error, sqlite3.Error):
+        return _kind(error) in _PASSING
+    return error.errno in (errno.EAGAIN, errno.ENOSPC, errno.EDQUOT, errno.EIO)
+
+
+def _kind(error: sqlite3.Error) -> int:
+    # The last byte is the kind of error; the others have details.
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF

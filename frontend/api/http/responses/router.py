@@ -10,8 +10,7 @@ from starlette.responses import Response
 
 from tetrad.frontend.api.http.documentation.routes import documented, stream_of_events
 from tetrad.frontend.api.http.requests.body import read_body, read_prompt_body
-from tetrad.frontend.api.http.requests.headers import request_id_of
-from tetrad.frontend.api.http.requests.models import llm_of
+from tetrad.frontend.api.http.requests.named import llm_of, request_id_of
 from tetrad.frontend.api.http.responses import documentation as docs
 from tetrad.frontend.api.http.responses.background import MAX_FINISHED, BackgroundJob
 from tetrad.frontend.api.http.responses.bodies import InputTokensRequest, ResponsesRequest

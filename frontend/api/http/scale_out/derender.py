@@ -14,7 +14,7 @@ from tetrad.frontend.api.http.completions.answer import CompletionAnswer
 from tetrad.frontend.api.http.documentation.routes import documented
 from tetrad.frontend.api.http.documentation.schemas import either, struct_schema
 from tetrad.frontend.api.http.requests.body import read_body
-from tetrad.frontend.api.http.requests.models import llm_of
+from tetrad.frontend.api.http.requests.named import llm_of
 from tetrad.frontend.api.http.scale_out.bodies import RenderChatRequest, RenderCompletionRequest
 from tetrad.frontend.api.http.scale_out.derender_bodies import DerenderChatRequest, DerenderCompletionRequest, GivenAnswer
 from tetrad.frontend.api.http.scale_out.derender_stream import DerenderedChatStream, DerenderedCompletionStream

@@ -18,8 +18,7 @@ from starlette.responses import Response
 from tetrad.frontend.api.http.documentation.routes import documented, stream_of_chunks
 from tetrad.frontend.api.http.documentation.schemas import either, struct_schema
 from tetrad.frontend.api.http.requests.body import read_body, read_prompt_body
-from tetrad.frontend.api.http.requests.headers import data_parallel_rank_of, request_id_of
-from tetrad.frontend.api.http.requests.models import llm_of, models_of
+from tetrad.frontend.api.http.requests.named import data_parallel_rank_of, llm_of, models_of, request_id_of
 from tetrad.frontend.api.http.scale_out.bodies import AbortRequest, TokensRequest
 from tetrad.frontend.api.http.scale_out.objects import (
     TextAnswer,

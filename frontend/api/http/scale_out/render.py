@@ -6,12 +6,11 @@ from starlette.responses import Response
 
 from tetrad.frontend.api.http.chat.conversations import chat_params
 from tetrad.frontend.api.http.chat.embeds import conversation_without_embeds
-from tetrad.frontend.api.http.completions.prompts import completion_params, prompts_of
+from tetrad.frontend.api.http.completions.bodies import completion_params, prompts_of
 from tetrad.frontend.api.http.documentation.routes import documented
 from tetrad.frontend.api.http.documentation.schemas import struct_schema
 from tetrad.frontend.api.http.requests.body import read_prompt_body
-from tetrad.frontend.api.http.requests.headers import request_id_of
-from tetrad.frontend.api.http.requests.models import llm_of
+from tetrad.frontend.api.http.requests.named import llm_of, request_id_of
 from tetrad.frontend.api.http.scale_out.bodies import RenderChatRequest, RenderCompletionRequest
 from tetrad.frontend.api.http.scale_out.objects import RenderedRequest
 from tetrad.frontend.api.http.scale_out.rendered_request import RENDERED_EXAMPLE, rendered_request

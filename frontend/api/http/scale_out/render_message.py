@@ -10,8 +10,7 @@ from tetrad.frontend.api.http.messages.params import message_params
 from tetrad.frontend.api.http.messages.route import MessagesRoute
 from tetrad.frontend.api.http.messages.router import MESSAGES_ERRORS
 from tetrad.frontend.api.http.requests.body import read_prompt_body
-from tetrad.frontend.api.http.requests.headers import request_id_of
-from tetrad.frontend.api.http.requests.models import llm_of
+from tetrad.frontend.api.http.requests.named import llm_of, request_id_of
 from tetrad.frontend.api.http.scale_out.bodies import RenderMessagesRequest
 from tetrad.frontend.api.http.scale_out.objects import RenderedRequest
 from tetrad.frontend.api.http.scale_out.rendered_request import RENDERED_EXAMPLE, rendered_request

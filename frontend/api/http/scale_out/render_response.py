@@ -6,8 +6,7 @@ from starlette.responses import Response
 
 from tetrad.frontend.api.http.documentation.routes import documented
 from tetrad.frontend.api.http.requests.body import read_prompt_body
-from tetrad.frontend.api.http.requests.headers import request_id_of
-from tetrad.frontend.api.http.requests.models import llm_of
+from tetrad.frontend.api.http.requests.named import llm_of, request_id_of
 from tetrad.frontend.api.http.responses.inputs import conversation_behind, response_params
 from tetrad.frontend.api.http.responses.service import ResponsesService
 from tetrad.frontend.api.http.scale_out.bodies import RenderResponsesRequest

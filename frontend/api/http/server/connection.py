@@ -10,8 +10,8 @@ from typing import Literal
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tetrad.frontend.api.http.schemas.errors import protocol_error_body
+from tetrad.frontend.api.http.server.http1_connection import WrongHead, unknown_version
 from tetrad.frontend.api.http.server.lingering import Lingering
-from tetrad.frontend.api.http.server.request_head import WrongHead, unknown_version
 from tetrad.frontend.api.http.server.retirement import Retirement
 from tetrad.frontend.api.http.server.timed_connection import ConnectionLimits, TimedConnection
 from tetrad.services.errors import InvalidRequest, TetradError, Unavailable

@@ -1,8 +1,8 @@
-"""Open files: raises the process's limit of open files at start. Each connection is one; the default of shells is low."""
+"""Open files: raises the process's limit of open files. Each connection is an open file; the default of shells is low."""
 
 import resource
 
-# File descriptors for sockets to the services, logs, stores, and connections that are being closed.
+# Number of files kept for sockets to the services, logs, stores, and connections that are being closed.
 _RESERVED = 256
 _LEAST = 16
 

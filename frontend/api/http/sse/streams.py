@@ -74,15 +74,15 @@ class _WhileConnected:
         assert task is not None
         self._task, self._num_cancels = task, task.cancelling()
         self._listener = asyncio.create_task(_disconnected(self._receive))
-        self._listener.add_done_callback(self._on_heard)
+        self._listener.add_done_callback(self._on_disconnect)
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        self._listener.remove_done_callback(self._on_heard)
+        self._listener.remove_done_callback(self._on_disconnect)
         self._listener.cancel()
         if self._has_left and self._task.uncancel() <= self._num_cancels and kind is asyncio.CancelledError:
             raise ClientDisconnect from error
 
-    def _on_heard(self, _: "asyncio.Task[None]") -> None:
+    def _on_disconnect(self, _: "asyncio.Task[None]") -> None:
         self._has_left = True
         self._task.cancel()
 
@@ -131,25 +131,25 @@ class EventStream(Response):
             await _close(self._pieces)
 
     async def _send(self, send: Send) -> None:
-        silence = _Silence(lambda: self._put(send, self._form.keep_alive), self._keep_alive_s)
+        keep_alive = _KeepAlive(lambda: self._put(send, self._form.keep_alive), self._keep_alive_s)
         try:
             if self._at_once:
                 await self._put(send, b"")
             try:
                 if (first := await anext(self._pieces, None)) is not None:
-                    silence.timer.note()
+                    keep_alive.timer.note()
                     await self._put(send, first)
                     # A resumed task passes through the awaits of all middleware; a separate task for the pieces avoids this.
-                    await asyncio.create_task(self._send_rest(send, silence.timer))
+                    await asyncio.create_task(self._send_rest(send, keep_alive.timer))
             except Exception as error:
                 if not self._has_begun:
                     raise
                 # The status has been sent: the error can only be an event.
                 await self._put(send, self._form.failure(_as_tetrad_error(error)))
-            await silence.stop()
+            await keep_alive.stop()
             await self._put(send, self._form.closing, more_body=False)
         finally:
-            await silence.stop()
+            await keep_alive.stop()
 
     async def _send_rest(self, send: Send, timer: IdleTimer) -> None:
         async for piece in self._pieces:
@@ -170,22 +170,22 @@ def _as_tetrad_error(error: Exception) -> TetradError:
     return InternalError("The stream failed; the server's log has the details.")
 
 
-class _Silence:
-    """Sends keep-alive events in a silent stream, unless its client has not read the earlier bytes yet.
+class _KeepAlive:
+    """Writes an event whenever a stream has been silent for some time, unless the last one is not written yet.
 
     Args:
-        say: writes a whole event, so that events of two tasks do not mix.
+        write: writes a whole keep-alive event, so that it does not mix with other events.
         interval_s: maximum silence in seconds.
     """
 
-    def __init__(self, say: Callable[[], Coroutine[Any, Any, None]], interval_s: float) -> None:
-        self._say = say
+    def __init__(self, write: Callable[[], Coroutine[Any, Any, None]], interval_s: float) -> None:
+        self._write = write
         self._task: asyncio.Task[None] | None = None
-        self.timer = IdleTimer(interval_s, self._break)
+        self.timer = IdleTimer(interval_s, self._start_write)
 
-    def _break(self) -> None:
+    def _start_write(self) -> None:
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._say())
+            self._task = asyncio.create_task(self._write())
 
     async def stop(self) -> None:
         """Stop sending. Further calls do nothing."""

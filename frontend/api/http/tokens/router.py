@@ -11,7 +11,7 @@ from starlette.responses import Response
 from tetrad.frontend.api.http.chat.conversations import tool_of, wants_generation_prompt
 from tetrad.frontend.api.http.documentation.routes import documented
 from tetrad.frontend.api.http.requests.body import read_body
-from tetrad.frontend.api.http.requests.models import llm_of, named_llm
+from tetrad.frontend.api.http.requests.named import llm_of, named_llm
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
 from tetrad.frontend.api.http.sse.streams import until_disconnected
 from tetrad.frontend.api.http.tokens.bodies import DetokenizeRequest, TokenizeRequest

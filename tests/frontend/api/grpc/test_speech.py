@@ -15,7 +15,7 @@ TIMED = {"first": [*b" one", 204, 204, *b" two", 210], "second": [*b" three"]}
 @pytest.fixture
 async def stub(tokenizer, engine, serve_frontend):
     tokenizer.modalities = engine.modalities = AUDIO
-    tokenizer.speech.tasks = TASKS
+    tokenizer.speech.tasks, engine.transcribes = TASKS, True
     async with (
         serve_frontend(listen="127.0.0.1:0", max_speech_bytes=1024) as frontend,
         open_channel(frontend.grpc_address) as channel,

@@ -8,6 +8,7 @@ import pytest
 
 from tests.frontend.fakes import TEXT, FakeEngine, running_engine
 from tests.frontend.routing.disaggregation.conftest import Asking
+from tests.grids import grid
 from tetrad.v1 import types_pb2
 
 ROLES = ["producer", "producer", "consumer", "consumer"]
@@ -39,7 +40,7 @@ async def disturb(engines, rng):
             await fake.allow(None)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", grid(range(3), lambda seed: seed == 0))
 async def test_every_request_has_its_tokens(engines, connect, seed):
     rng = random.Random(seed)
     targets = tuple(each.target for each in engines)

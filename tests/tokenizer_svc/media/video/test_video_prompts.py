@@ -1,27 +1,17 @@
 """Videos in prompts: token ids are those of transformers' processors, for files, frames and other settings of reading."""
 
 import json
-from collections.abc import Mapping
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import grpc
 import numpy as np
 import pytest
-from transformers.models.smolvlm import processing_smolvlm
-from transformers.video_utils import VideoMetadata
 
 from tests.pictures import picture
 from tests.tokenizer_svc.media.conftest import ModelDirectory, ServeModel, StubOf
 from tests.video_files import frame_file, moving, video
-from tests.vision_kinds import KINDS
-from tests.vision_reference import load_processor
-from tetrad.services.rpc.columns import unpack_u32
 from tetrad.v1 import tokenizer_pb2, types_pb2
 
-READ = sorted(kind for kind, its in KINDS.items() if its.video)
 DTYPES = {types_pb2.DATA_TYPE_UINT8: np.uint8, types_pb2.DATA_TYPE_INT64: np.int64}
 
 
@@ -42,40 +32,6 @@ def arrays(feature: types_pb2.MultiModalFeature) -> dict[str, Any]:
         name: np.frombuffer(tensor.inline, DTYPES[tensor.dtype]).reshape(tensor.shape)
         for name, tensor in feature.tensors.items()
     }
-
-
-def expansion(directory: Path, feature: types_pb2.MultiModalFeature, about: Mapping[str, Any]) -> str:
-    """Return the text in which transformers writes a video."""
-    processor: Any = load_processor(directory)
-    processor.video_processor = SimpleNamespace(merge_size=2, temporal_patch_size=2)
-    tensors = arrays(feature)
-    frames = tensors["pixel_values_videos"]
-    inputs = {"pixel_values_videos": [frames], "pixel_values": frames[None], "video_metadata": [VideoMetadata(**about)]}
-    inputs["video_grid_thw"] = [tensors.get("video_grid_thw")]
-    with patch.object(processing_smolvlm, "num2words", str):
-        text: str = processor.replace_video_token(inputs, 0)
-    return text.replace("of 8 frames", "of eight frames")  # the package that writes numbers is not installed
-
-
-@pytest.mark.parametrize("kind", READ)
-async def test_token_ids_are_those_of_transformers(kind: str, stub_of: StubOf, model_directory: ModelDirectory) -> None:
-    stub = await stub_of(kind)
-    request = chat("What is ", ("video", video(40)), "?", media_io_kwargs_json=io(num_frames=8, fps=-1))
-
-    answer = await stub.RenderChat(request)
-
-    [feature] = answer.mm_features
-    about = {"total_num_frames": 40, "fps": 10.0, "duration": 4.0, "frames_indices": [0, 5, 11, 16, 22, 27, 33, 39]}
-    [placeholder] = [each for each in ("<|video_pad|>", "<|video|>", "<video>") if each in KINDS[kind].video]
-    text = answer.prompt.replace(placeholder, expansion(model_directory(kind), feature, about))
-    expected = load_processor(model_directory(kind)).tokenizer(text, add_special_tokens=False)
-    token_ids = unpack_u32(answer.token_ids)
-    assert token_ids == expected["input_ids"]
-    its = token_ids[feature.offset : feature.offset + feature.length]
-    is_embed = list(feature.is_embed) or [1] * len(its)
-    assert len({token for token, takes in zip(its, is_embed, strict=True) if takes}) == 1
-    assert sum(is_embed) == feature.num_embeds
-    assert (is_embed[0], is_embed[-1], feature.modality) == (1, 1, "video")
 
 
 async def test_seconds_between_frames_are_positions_in_time(stub_of: StubOf) -> None:

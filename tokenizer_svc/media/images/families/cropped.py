@@ -7,7 +7,7 @@ models/gemma3/processing_gemma3.py.
 from collections.abc import Mapping
 from typing import Any
 
-from tetrad.tokenizer_svc.media.images.families.family import Family
+from tetrad.tokenizer_svc.media.images.families.family import Family, embeds_as_marks
 from tetrad.tokenizer_svc.media.images.families.model import ImageModel
 from tetrad.tokenizer_svc.media.items import Expansion, ProcessedItem
 from tetrad.tokenizer_svc.media.model_files import ModelFiles
@@ -40,8 +40,12 @@ def _max_single(model: ImageModel) -> int:
 
 
 def _expand_several(model: ImageModel, image: ProcessedItem) -> Expansion:
+    return _expand_embeds(model, image, _seq_length(model) * image.shape("pixel_values")[0])
+
+
+def _expand_embeds(model: ImageModel, _: ProcessedItem, num_embeds: int) -> Expansion:
     start, end = model.named("start_image_token", "<img>"), model.named("end_image_token", "</img>")
-    return Expansion(f"{start}{model.mark}{end}", 1, _seq_length(model) * image.shape("pixel_values")[0])
+    return Expansion(f"{start}{model.mark}{end}", 1, num_embeds)
 
 
 def _max_several(model: ImageModel) -> int:
@@ -91,7 +95,7 @@ _PAN_AND_SCAN: Mapping[str, Any] = {
     "pan_and_scan_min_ratio_to_activate": 1.2,
 }
 """transformers' settings of a long image that is seen whole and in crops, if a request asks for it."""
-LLAVA = Family("CLIPImageProcessor", _expand_single, _max_single)
+LLAVA = Family("CLIPImageProcessor", _expand_single, _max_single, expand_embeds=embeds_as_marks)
 INTERNVL = Family(
     "GotOcr2ImageProcessor",
     _expand_several,
@@ -99,6 +103,7 @@ INTERNVL = Family(
     kwargs=("crop_to_patches", "min_patches", "max_patches"),
     settings=_several_settings,
     stacked=False,
+    expand_embeds=_expand_embeds,
 )
 GEMMA3 = Family(
     "Gemma3ImageProcessor",

@@ -17,6 +17,11 @@ def _no_grid(*_: object) -> Grid | None:
     return None
 
 
+def embeds_as_marks(model: ImageModel, _: ProcessedItem, num_embeds: int) -> Expansion:
+    """Return one mark for all embeddings of an item that a client has encoded."""
+    return Expansion(model.mark, 1, num_embeds)
+
+
 def _no_settings(_: ModelFiles) -> Mapping[str, Any]:
     return {}
 
@@ -39,6 +44,9 @@ class Family:
         message_text: returns an image's text in a message for templates that read only texts, as in vLLM.
         grid: returns frames, rows and columns of the embeddings, for models whose positions have three axes.
         settings: returns settings of the image processor that transformers' processor sets.
+        expand_embeds: returns what replaces the placeholder of an item that a client has encoded, of so many embeddings. None:
+            the model takes no such items, as in vLLM.
+        embeds_grid: name of the tensor with the grid of such an item; empty: it has none.
         splits_single: the image processor splits an image only if its prompt has no other.
         stacked: see PilProcessor.
         repeats_frames: see PilProcessor.
@@ -52,6 +60,8 @@ class Family:
     message_text: Callable[[ImageModel], str] = mark_of
     grid: Callable[[ImageModel, ProcessedItem], Grid | None] = _no_grid
     settings: Callable[[ModelFiles], Mapping[str, Any]] = _no_settings
+    expand_embeds: Callable[[ImageModel, ProcessedItem, int], Expansion] | None = None
+    embeds_grid: str = ""
     splits_single: bool = False
     stacked: bool = True
     repeats_frames: bool = False

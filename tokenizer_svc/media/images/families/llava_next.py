@@ -4,7 +4,7 @@ Source: transformers' models/llava_next/processing_llava_next.py.
 """
 
 from tetrad.tokenizer_svc.media.images.families.cropped import crop_embeds, crop_size
-from tetrad.tokenizer_svc.media.images.families.family import Family
+from tetrad.tokenizer_svc.media.images.families.family import Family, embeds_as_marks
 from tetrad.tokenizer_svc.media.images.families.model import ImageModel
 from tetrad.tokenizer_svc.media.items import Expansion, ProcessedItem
 
@@ -54,4 +54,4 @@ def _max_embeds(model: ImageModel) -> int:
     return max(_num_embeds(model, rows, cols) for rows, cols in model.settings["image_grid_pinpoints"])
 
 
-LLAVA_NEXT = Family("LlavaNextImageProcessor", _expand, _max_embeds)
+LLAVA_NEXT = Family("LlavaNextImageProcessor", _expand, _max_embeds, expand_embeds=embeds_as_marks)

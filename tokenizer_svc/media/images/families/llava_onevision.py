@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 
 from tetrad.tokenizer_svc.media.images.families.cropped import crop_size
-from tetrad.tokenizer_svc.media.images.families.family import Family
+from tetrad.tokenizer_svc.media.images.families.family import Family, embeds_as_marks
 from tetrad.tokenizer_svc.media.images.families.llava_next import best_resolution, unpadded
 from tetrad.tokenizer_svc.media.images.families.model import ImageModel
 from tetrad.tokenizer_svc.media.items import Expansion, ProcessedItem
@@ -66,4 +66,6 @@ def _max_embeds(model: ImageModel) -> int:
     return _num_whole(model) + max(_num_rows_and_ends(model, rows, cols) for rows, cols in set(_cuts(model)))
 
 
-LLAVA_ONEVISION = Family("LlavaOnevisionImageProcessor", _expand, _max_embeds, splits_single=True)
+LLAVA_ONEVISION = Family(
+    "LlavaOnevisionImageProcessor", _expand, _max_embeds, splits_single=True, expand_embeds=embeds_as_marks
+)

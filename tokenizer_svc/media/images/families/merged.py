@@ -59,7 +59,11 @@ def _single_frame(_: ModelFiles) -> Mapping[str, Any]:
     return {"temporal_patch_size": 1}
 
 
-_MERGED = partial(Family, expand=_expand, grid=_grid, stacked=False)
+def _expand_embeds(model: ImageModel, image: ProcessedItem, _: int) -> Expansion:
+    return _expand(model, image)
+
+
+_MERGED = partial(Family, expand=_expand, grid=_grid, stacked=False, expand_embeds=_expand_embeds, embeds_grid="image_grid_thw")
 QWEN = _MERGED(
     "Qwen2VLImageProcessor",
     max_embeds=partial(_max_embeds, counts_frames=False),

@@ -1,4 +1,4 @@
-"""ImageModel: what a model's files say of its images: the processor's settings, the tokens around an image, the configuration.
+"""ImageModel: the facts about images in a model's files: the processor's settings, the tokens around an image, the config.
 
 Made once at start from the loaded tokenizer and the image process's answer; read by the rules of the families. Knows no pixels.
 """
@@ -12,7 +12,7 @@ from tetrad.tokenizer_svc.tokenizer.tokenizer import Tokenizer
 _ID_KEYS = ("image_token_id", "image_token_index")
 
 BESIDE_OTHERS = "beside_others"
-"""Name of the setting of an image whose prompt has several, beside those of the image processor; no caller has it."""
+"""Name of an internal setting, which no caller can give: whether the prompt of an image has further images."""
 
 
 class ImageModel(ModelFiles):

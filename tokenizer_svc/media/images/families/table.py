@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from tetrad.tokenizer_svc.media.images.families.cropped import GEMMA3, INTERNVL, LLAVA
 from tetrad.tokenizer_svc.media.images.families.family import Family
 from tetrad.tokenizer_svc.media.images.families.lfm2 import LFM2
+from tetrad.tokenizer_svc.media.images.families.llama4 import LLAMA4
 from tetrad.tokenizer_svc.media.images.families.llava_next import LLAVA_NEXT
 from tetrad.tokenizer_svc.media.images.families.llava_onevision import LLAVA_ONEVISION
 from tetrad.tokenizer_svc.media.images.families.merged import GLM, QWEN
@@ -20,6 +21,7 @@ FAMILIES: Mapping[str, Family] = {
     "idefics3": TILED("Idefics3ImageProcessor"),
     "internvl": INTERNVL,
     "lfm2_vl": LFM2,
+    "llama4": LLAMA4,
     "llava": LLAVA,
     "llava of pixtral": PIXTRAL,
     "llava_next": LLAVA_NEXT,

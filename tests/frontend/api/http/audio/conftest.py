@@ -9,6 +9,6 @@ from tests.frontend.fakes.speech import AUDIO, TASKS
 async def hearing(tokenizer, engine, serve_frontend):
     """A frontend of a model that transcribes and translates."""
     tokenizer.modalities = engine.modalities = AUDIO
-    tokenizer.speech.tasks = TASKS
+    tokenizer.speech.tasks, engine.transcribes = TASKS, True
     async with serve_frontend(listen="127.0.0.1:0") as running:
         yield running

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tetrad.frontend.api.http.completions.merging import merged
+from tetrad.frontend.llm.output_stream import merged
 from tetrad.frontend.request.collector import OutputCollector
 from tetrad.frontend.request.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from tetrad.services.errors import Unavailable

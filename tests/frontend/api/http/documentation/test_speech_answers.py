@@ -13,7 +13,7 @@ from tetrad.frontend.api.http.audio.bodies import TranscriptionForm
 @pytest.fixture
 async def http(tokenizer, engine, serve_frontend):
     tokenizer.modalities = engine.modalities = AUDIO
-    tokenizer.speech.tasks = TASKS
+    tokenizer.speech.tasks, engine.transcribes = TASKS, True
     engine.reply = says({"first": [*b" one", 204]})
     async with serve_frontend(listen="127.0.0.1:0") as running:
         yield running.http

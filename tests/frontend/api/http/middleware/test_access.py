@@ -11,8 +11,7 @@ import openai
 import pytest
 from structlog.testing import capture_logs
 
-from tetrad.frontend.access.api_keys import ApiKeys
-from tetrad.frontend.access.guard import Guard
+from tetrad.frontend.access.guard import ApiKeys, Guard
 from tetrad.frontend.config import FrontendSettings
 from tetrad.services.errors import InvalidRequest, NotFound, PermissionDenied
 from tetrad.services.rpc.channel import open_channel
@@ -105,6 +104,25 @@ async def test_the_key_file_is_read_again_when_it_changes(serve_frontend, tmp_pa
         gone = [await status(key) for key in ("fixed", "second")]
 
     assert (before, after, gone) == ([200, 200, 401, 401], [200, 401, 200], [200, 200])
+
+
+async def test_a_key_that_is_taken_away_ends_no_stream_and_begins_no_request(serve_frontend, engine, tmp_path):
+    file = tmp_path / "keys"
+    file.write_text("one\ntwo\n")
+    async with serve_frontend(api_key_file=file) as frontend:
+        engine.pause()
+        body = {"prompt": "hi", "max_tokens": 3, "stream": True}
+        async with frontend.http.stream("POST", "/v1/completions", json=body, headers=bearer("one")) as response:
+            lines = response.aiter_lines()
+            await engine.allow(1)
+            await anext(lines)
+            file.write_text("two\n")
+            refused = await frontend.http.post("/v1/completions", json=COMPLETION, headers=bearer("one"))
+            await engine.allow(2)
+            rest = [line async for line in lines]
+
+    assert refused.status_code == 401
+    assert rest[-2] == "data: [DONE]"
 
 
 def test_a_file_that_cannot_be_read_is_said_once_however_many_ask(tmp_path):

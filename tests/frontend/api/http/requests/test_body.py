@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from tetrad.frontend.api.http.requests.body import check_shape
-from tetrad.frontend.api.http.requests.body_budget import BodyBudget
+from tetrad.frontend.api.http.requests.body import BodyBudget, check_shape
 from tetrad.services.errors import InvalidRequest, Overloaded
 
 

@@ -1,6 +1,8 @@
 """The store of responses: survives a restart, is bounded, follows chains; its own failure fails no response."""
 
 import asyncio
+import contextlib
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -10,7 +12,7 @@ import pytest
 
 from tests.frontend.api.http.responses.stored_responses import item, kept, stored
 from tetrad.frontend.api.http.responses.database import MEMORY
-from tetrad.frontend.api.http.responses.sqlite_store import SqliteStore, open_store
+from tetrad.frontend.api.http.responses.sqlite_store import SqliteStore, check_store, open_store
 from tetrad.frontend.api.http.responses.store import NoStore, StoredResponse, history_of
 from tetrad.services.errors import InvalidRequest, NotFound, Unavailable
 
@@ -178,6 +180,24 @@ async def test_a_file_that_is_no_database_is_left_alone(tmp_path):
         await store.get("a")
     await store.close()
     assert path.read_text() == "my notes " * 100
+
+
+@pytest.mark.parametrize("place", ["/proc/x/store.sqlite3", "/", "/dev/null/store.sqlite3", "notes.txt"])
+def test_a_file_that_cannot_be_the_store_is_refused_at_the_start(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("my notes " * 100)
+
+    with pytest.raises(InvalidRequest, match=f"The store of responses at {place} cannot be used: .*, or none."):
+        check_store(place)
+
+
+async def test_a_store_that_another_process_locks_is_not_refused_at_the_start(tmp_path):
+    path = tmp_path / "directory" / "store.sqlite3"
+    check_store(str(path))
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+
+        check_store(str(path))
 
 
 async def test_a_store_in_memory_keeps_nothing_behind(tmp_path, monkeypatch):

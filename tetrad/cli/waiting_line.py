@@ -1,0 +1,46 @@
+"""WaitingLine: shows on a terminal's stderr what a command waits for and since when, until there is output."""
+
+import asyncio
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+_INTERVAL_S = 1.0
+_CLEAR = "\r\x1b[K"
+
+
+class WaitingLine:
+    """The line. Without a terminal it shows nothing. Use as an async context manager.
+
+    Args:
+        what: the text after the seconds.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._started_at = time.monotonic()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        if sys.stderr.isatty():
+            self._task = asyncio.create_task(self._show())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Remove the line; the first call counts."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+            print(_CLEAR, end="", file=sys.stderr, flush=True)
+
+    async def _show(self) -> None:
+        while True:
+            passed_s = time.monotonic() - self._started_at
+            print(f"{_CLEAR}[{passed_s:5.1f} s] {self._what}", end="", file=sys.stderr, flush=True)
+            await asyncio.sleep(_INTERVAL_S)
