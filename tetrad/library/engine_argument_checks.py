@@ -32,6 +32,9 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 def check_values(values: Mapping[str, Any]) -> None:
     """Check the values of all engine arguments, given by name."""
+    for name, value in values.items():
+        for text in value if isinstance(value, list | tuple) else [value]:
+            _check_text(name, text)
     for name, kinds in _KINDS.items():
         _check_kind(name, values[name], kinds)
     if values["override_generation_config"]:
@@ -54,6 +57,17 @@ def check_values(values: Mapping[str, Any]) -> None:
     for name, most in _MOST.items():
         _check_count(name, values[name], most)
     _check_count("num_prefill_engines", values["num_prefill_engines"], _MOST["data_parallel_size"], least=0)
+
+
+def _check_text(name: str, value: object) -> None:
+    """Refuse a text that no message and no file in UTF-8 can hold: Python reads other bytes of a command line as such."""
+    if not isinstance(value, str):
+        return
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        text = f"{name} {value[:200]!r} is no text in UTF-8: rename it, or use a locale with UTF-8 (PYTHONUTF8=1)."
+        raise InvalidRequest(text, field=name) from error
 
 
 def to_gib(name: str, size_bytes: object) -> float:

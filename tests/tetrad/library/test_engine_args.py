@@ -50,6 +50,12 @@ def test_a_wrong_number_of_services_is_named(size, shown):
         EngineArgs(tensor_parallel_size=size)
 
 
+@pytest.mark.parametrize("values", [{"model": "/m/\udcff"}, {"served_model_name": ["a", "\udcff"]}])
+def test_a_text_that_is_not_utf_8_is_refused(values):
+    with pytest.raises(InvalidRequest, match=rf"^{next(iter(values))} .*udcff' is no text in UTF-8"):
+        EngineArgs(**values)
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
