@@ -64,7 +64,7 @@ class ResultFile:
         failed: keys of the failures among them.
 
     Raises:
-        InvalidRequest: the file has other content than results; it is not changed.
+        InvalidRequest: the file has other content than results, or is no file; it is not changed.
         FailedPrecondition: another run writes the file.
         Unavailable: the file cannot be opened or written.
     """
@@ -104,6 +104,11 @@ class ResultFile:
             file = self._files.enter_context(path.open("a+b"))
         except OSError as error:
             raise self._unwritable(error) from error
+        mode = os.fstat(file.fileno()).st_mode
+        if not stat.S_ISREG(mode) and not path.samefile(os.devnull):
+            self._files.close()
+            text = f"{path} is a device, a pipe or a socket: a run reads the results before it. Give a file as -o."
+            raise InvalidRequest(text, field="output_file")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
