@@ -101,14 +101,12 @@ class ResultFile:
 
     def _open(self, path: Path) -> BinaryIO:
         try:
+            if path.exists() and not path.is_file() and not path.is_dir() and not path.samefile(os.devnull):
+                text = f"{path} is a device, a pipe or a socket: a run reads the results before it. Give a file as -o."
+                raise InvalidRequest(text, field="output_file")
             file = self._files.enter_context(path.open("a+b"))
         except OSError as error:
             raise self._unwritable(error) from error
-        mode = os.fstat(file.fileno()).st_mode
-        if not stat.S_ISREG(mode) and not path.samefile(os.devnull):
-            self._files.close()
-            text = f"{path} is a device, a pipe or a socket: a run reads the results before it. Give a file as -o."
-            raise InvalidRequest(text, field="output_file")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
