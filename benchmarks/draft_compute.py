@@ -25,7 +25,7 @@ from tetrad.services.hub.model_files import resolve_model
 from tetrad.tokenizer_svc.loading.load import load_tokenizer
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
-from tetrad.worker_svc.core.plan import Runner, finished
+from tetrad.worker_svc.core.result import Runner, finished
 from tetrad.worker_svc.devices import open_device
 
 _LAYOUT = KvLayout(1024, 16, 4096, 8, 4096)

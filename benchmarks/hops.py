@@ -36,7 +36,7 @@ from tetrad.frontend.engine.wire import decode_step
 from tetrad.services.rpc.columns import pack_u32, split_rows, unpack_u32
 from tetrad.v1 import tokenizer_pb2, types_pb2, worker_pb2
 from tetrad.worker_svc.api.wire import decode_plan, encode_result
-from tetrad.worker_svc.core.plan import ModelRunnerOutput
+from tetrad.worker_svc.core.result import ModelRunnerOutput
 
 _BATCHES = (1, 16, 64, 256)
 _REPEATS = 300

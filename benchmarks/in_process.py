@@ -22,9 +22,10 @@ from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.services.hub.model_files import resolve_model
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
-from tetrad.worker_svc.core.plan import CachedRequests, DraftTokens, NewRequest, SamplingSpec, finished
-from tetrad.worker_svc.core.plan import ModelRunnerOutput as WorkerResult
+from tetrad.worker_svc.core.plan import CachedRequests, DraftTokens, NewRequest, SamplingSpec
 from tetrad.worker_svc.core.plan import SchedulerOutput as WorkerPlan
+from tetrad.worker_svc.core.result import ModelRunnerOutput as WorkerResult
+from tetrad.worker_svc.core.result import finished
 from tetrad.worker_svc.devices import open_device
 
 _BLOCK_SIZE = 16

@@ -22,7 +22,8 @@ from tetrad.services.hub.model_files import resolve_model
 from tetrad.tokenizer_svc.loading.load import load_tokenizer
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
-from tetrad.worker_svc.core.plan import CachedRequests, NewRequest, SamplingSpec, SchedulerOutput, finished
+from tetrad.worker_svc.core.plan import CachedRequests, NewRequest, SamplingSpec, SchedulerOutput
+from tetrad.worker_svc.core.result import finished
 from tetrad.worker_svc.devices import open_device
 
 if TYPE_CHECKING:

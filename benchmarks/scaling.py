@@ -19,7 +19,8 @@ from benchmarks.stack import MODEL
 from tetrad.services.hub.model_files import resolve_model
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
-from tetrad.worker_svc.core.plan import CachedRequests, NewRequest, Runner, SamplingSpec, SchedulerOutput, finished
+from tetrad.worker_svc.core.plan import CachedRequests, NewRequest, SamplingSpec, SchedulerOutput
+from tetrad.worker_svc.core.result import Runner, finished
 from tetrad.worker_svc.devices import open_device
 
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)

@@ -115,7 +115,10 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - likewise
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Order the sources: arguments and flags, then the environment, then the file."""
-        sources: tuple[PydanticBaseSettingsSource, ...] = (init_settings, env_settings)
+        sources: tuple[PydanticBaseSettingsSource, ...] = (init_settings,)
+        prefix = _prefix_of(settings_cls)
+        if any(name.upper().startswith(prefix) for name in os.environ):  # the source tries each setting, which takes 1 ms
+            sources += (env_settings,)
         if cls._config_file is not None:
             sources += (YamlConfigSettingsSource(settings_cls, yaml_file=cls._config_file),)
         return sources
@@ -283,7 +286,7 @@ def refuse_unknown_variables(prefix: str, models: Iterable[type[Settings]]) -> N
         raise InvalidRequest(f"{name}: there is no such setting; {hint}")
 
 
-def _prefix_of(cls: type[Settings]) -> str:
+def _prefix_of(cls: type[BaseSettings]) -> str:
     return cls.model_config.get("env_prefix", "").upper()
 
 

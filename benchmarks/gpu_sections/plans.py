@@ -12,15 +12,8 @@ from typing import Protocol
 import numpy as np
 
 from benchmarks.gpu_sections.model import BLOCK_SIZE
-from tetrad.worker_svc.core.plan import (
-    CachedRequests,
-    Ints,
-    ModelRunnerOutput,
-    NewRequest,
-    PendingStep,
-    SamplingSpec,
-    SchedulerOutput,
-)
+from tetrad.worker_svc.core.plan import CachedRequests, Ints, NewRequest, SamplingSpec, SchedulerOutput
+from tetrad.worker_svc.core.result import ModelRunnerOutput, PendingStep
 
 GREEDY = SamplingSpec(temperature=0.0)
 _IN_FLIGHT = 2

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from tetrad.worker_svc.core.plan import Ints, ModelRunnerOutput
+from tetrad.worker_svc.core.plan import Ints
+from tetrad.worker_svc.core.result import ModelRunnerOutput
 
 
 @dataclass(frozen=True)

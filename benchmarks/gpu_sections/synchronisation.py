@@ -15,7 +15,8 @@ from benchmarks.gpu_sections.bench import Bench
 from benchmarks.gpu_sections.findings import Findings, last_line
 from benchmarks.gpu_sections.model import load, make_runner, random_source
 from benchmarks.gpu_sections.plans import GREEDY, Batch, Executor, random_prompts, run_plans
-from tetrad.worker_svc.core.plan import GrammarRows, ModelRunnerOutput, PendingStep, SamplingSpec, SchedulerOutput
+from tetrad.worker_svc.core.plan import GrammarRows, SamplingSpec, SchedulerOutput
+from tetrad.worker_svc.core.result import ModelRunnerOutput, PendingStep
 
 _SAMPLING: Mapping[str, SamplingSpec] = {
     "greedy": GREEDY,

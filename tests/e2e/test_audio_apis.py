@@ -87,6 +87,24 @@ def test_openais_client(stack):
     assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == stack.text
 
 
+def test_responses(stack):
+    client = OpenAI(base_url=f"{stack.server.url}/v1", api_key="none", max_retries=0)
+    audio = {"type": "input_audio", "input_audio": {"data": data(), "format": "wav"}}
+    parts = [{"type": "input_text", "text": TEXT}, audio]
+
+    first = client.responses.create(
+        model="default",
+        input=[{"role": "user", "content": parts}],
+        max_output_tokens=NUM_TOKENS,
+        temperature=0,
+        extra_body={"ignore_eos": True},
+    )
+    then = client.responses.create(model="default", input="And?", previous_response_id=first.id, max_output_tokens=1)
+
+    assert first.output_text == stack.text
+    assert then.usage.input_tokens > first.usage.input_tokens + NUM_TOKENS
+
+
 def test_chat_completions_as_the_page_shows_them(stack, monkeypatch):
     monkeypatch.chdir(stack.directory)
     names: dict = {"client": OpenAI(base_url=f"{stack.server.url}/v1", api_key="none")}
@@ -118,6 +136,15 @@ def test_a_chat_in_the_terminal(stack):
     shown = tetrad(*flags, "--audio", str(stack.directory / "sound.wav"), "-q", TEXT)
 
     assert expected in shown.stdout
+
+
+def test_a_benchmark_sends_audio(stack, tmp_path):
+    flags = ("--num-requests", "2", "--num-audios", "1", "--audio-seconds", "0.5", "--input-len", "4", "--output-len", "3")
+
+    ran = tetrad("bench", "--url", stack.server.url, "--dataset-name", "random-mm", *flags, "--json", str(tmp_path / "out"))
+
+    assert ran.returncode == 0, ran.stderr
+    assert '"completed": 2' in (tmp_path / "out").read_text()
 
 
 def test_lines_of_a_batch_file(stack, tmp_path):

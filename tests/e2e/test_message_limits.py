@@ -1,4 +1,4 @@
-"""Requests that together, or alone, exceed a message between engine core and worker: real processes, real messages."""
+"""Requests that together exceed a message between engine core and worker: real processes, real messages."""
 
 import asyncio
 import os
@@ -55,28 +55,3 @@ def test_requests_whose_parameters_fit_no_message_together_are_resumed_when_the_
     assert [response.json()["choices"] for response in disturbed] == [response.json()["choices"] for response in undisturbed]
     assert small_messages.output().count('"worker.lost"') == 1
     small_messages.wait_idle(10)
-
-
-@pytest.fixture(scope="module")
-def all_logprobs(start_module_server, smollm2):
-    """A real vocabulary of 49,152 tokens, of which requests may ask for every log-probability."""
-    flags = ("--max-model-len", "512", "--max-logprobs", "-1", "--tokenizer-pool-size", "1")
-    return start_module_server("--device", "sim", *flags)
-
-
-def test_logprobs_that_fit_no_message_are_refused_and_cost_no_worker(all_logprobs):
-    prompt = [1000 + i for i in range(300)]
-
-    refused = httpx.post(f"{all_logprobs.url}/v1/completions", json=body(0, prompt=prompt, max_tokens=2, prompt_logprobs=-1))
-    taken = httpx.post(
-        f"{all_logprobs.url}/v1/completions", json=body(0, prompt=prompt[:5], max_tokens=2, prompt_logprobs=-1, logprobs=-1)
-    )
-
-    assert refused.status_code == 400
-    assert refused.json()["error"]["param"] == "prompt_logprobs"
-    assert "the limit is" in refused.json()["error"]["message"]
-    [choice] = taken.json()["choices"]
-    assert [position and len(position) for position in choice["prompt_logprobs"]] == [None, *[49_152] * 4]
-    # By their texts, of which some tokens have the same.
-    assert all(len(top) > 45_000 for top in choice["logprobs"]["top_logprobs"])
-    assert "worker.lost" not in all_logprobs.output()

@@ -1,4 +1,4 @@
-"""Requests whose messages together are larger than a peer takes, in real processes: they and the others are answered."""
+"""Requests whose messages, together or alone, are larger than a peer takes, in real processes: all are answered."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ def stack(start_module_server):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TETRAD_WORKER_SIM_SECONDS_PER_STEP", "0.004")
         patch.setenv("TETRAD_ENGINE_CORE_MAX_MESSAGE_BYTES", str(8 << 20))
-        flags = ("--max-model-len", "4096", "--tokenizer-pool-size", "1", "--log-level", "info")
+        flags = ("--max-model-len", "4096", "--max-logprobs", "-1", "--tokenizer-pool-size", "1", "--log-level", "info")
         return start_module_server("--device", "sim", *flags)
 
 
@@ -39,6 +39,25 @@ async def with_others(stack, *large):
             await complete(client)
             num_others += 1
         return [await task for task in tasks], num_others
+
+
+def test_logprobs_that_fit_no_message_are_refused_and_cost_no_worker(stack):
+    """Of each token of a real vocabulary, which has 49,152."""
+    body = {"model": MODEL, "prompt": [1000 + i for i in range(300)], "max_tokens": 2, "prompt_logprobs": -1}
+    short = body | {"prompt": body["prompt"][:5], "logprobs": -1}
+    num_lost_workers = stack.output().count("worker.lost")
+
+    refused = httpx.post(f"{stack.url}/v1/completions", json=body)
+    taken = httpx.post(f"{stack.url}/v1/completions", json=short, timeout=60)
+
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "prompt_logprobs"
+    assert "the limit is" in refused.json()["error"]["message"]
+    [choice] = taken.json()["choices"]
+    assert [position and len(position) for position in choice["prompt_logprobs"]] == [None, *[49_152] * 4]
+    # By their texts, of which some tokens have the same.
+    assert all(len(top) > 45_000 for top in choice["logprobs"]["top_logprobs"])
+    assert stack.output().count("worker.lost") == num_lost_workers
 
 
 def test_a_thousand_outputs_with_thousands_of_biases_hang_nobody(stack):

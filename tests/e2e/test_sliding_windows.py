@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 from tests.e2e.library_calls import generate_together, value_of
 from tests.e2e.tiny_model import save_tiny_model
 from tests.one_process_llm import one_process_llm
+from tests.worker_svc.families.test_parity import verified
 from tetrad import LLM, SamplingParams
 
 WINDOW, NUM_TOKENS = 24, 10
@@ -46,30 +47,27 @@ def prompts() -> list[list[int]]:
 
 @dataclass(frozen=True)
 class Model:
-    """A tiny model's directory, a small pool for it, and what transformers generates."""
+    """A tiny model's directory, a small pool for it, and transformers' own."""
 
     directory: str
     num_blocks: int
-    expected: list[list[int]]
+    reference: torch.nn.Module
 
 
 MODELS = {"mixed": (MIXED, 180), "mistral": (MISTRAL, 23)}
 
 
 @pytest.fixture(scope="module", params=MODELS)
-def model(request, tmp_path_factory, prompts) -> Model:
+def model(request, tmp_path_factory) -> Model:
     changes, num_blocks = MODELS[request.param]
     directory = save_tiny_model(tmp_path_factory.mktemp("windows"), **changes)
     reference = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
-    return Model(str(directory), num_blocks, [greedy(reference, prompt) for prompt in prompts])
+    return Model(str(directory), num_blocks, reference)
 
 
-@torch.inference_mode()
-def greedy(reference, prompt: list[int], num_tokens: int = NUM_TOKENS) -> list[int]:
-    ids = list(prompt)
-    for _ in range(num_tokens):
-        ids.append(int(reference(input_ids=torch.tensor([ids]), logits_to_keep=1).logits[0, -1].argmax()))
-    return ids[len(prompt) :]
+def check_greedy(reference: torch.nn.Module, prompts: list[list[int]], outputs: list[list[int]]) -> None:
+    """Check that each token is transformers' most likely one after those before it."""
+    assert outputs == [verified(reference, prompt, output) for prompt, output in zip(prompts, outputs, strict=True)]
 
 
 def engine(directory: str, **options: object) -> AbstractContextManager[LLM]:
@@ -85,13 +83,14 @@ def generate(llm: LLM, prompts: list[list[int]], at_a_time: int, num_tokens: int
 @pytest.mark.parametrize("model", ["mixed", pytest.param("mistral", marks=pytest.mark.exhaustive)], indirect=True)
 def test_whole_prompts_without_a_prefix_cache(model, prompts):
     with engine(model.directory, enable_prefix_caching=False) as llm:
-        assert generate(llm, prompts, at_a_time=len(prompts)) == model.expected
+        check_greedy(model.reference, prompts, generate(llm, prompts, at_a_time=len(prompts)))
 
 
 def test_alone_and_again_from_the_prefix_cache_cut_and_preempted(model, prompts):
     """The pool holds the longest sequence and little more."""
     with engine(model.directory, max_num_batched_tokens=48, num_gpu_blocks_override=model.num_blocks) as llm:
-        assert generate(llm, prompts, at_a_time=1) == model.expected
+        alone = generate(llm, prompts, at_a_time=1)
         assert value_of(llm, "tetrad:prefix_cache_hits") > 100
-        assert generate(llm, prompts, at_a_time=len(prompts)) == model.expected
+        assert generate(llm, prompts, at_a_time=len(prompts)) == alone
         assert value_of(llm, "tetrad:num_preemptions") > 0
+    check_greedy(model.reference, prompts, alone)

@@ -22,7 +22,12 @@ _NOT_HERE = ("docker", "kind", "curl", "kubectl")
 @pytest.fixture
 def run(tmp_path) -> Callable[[str], list[Call]]:
     """Return a runner of a block of commands, in a directory that has the manifests: block -> the calls it made, in order."""
-    programs, work, log = tmp_path / "bin", tmp_path / "work", tmp_path / "log"
+    return runner(tmp_path)
+
+
+def runner(directory: Path) -> Callable[[str], list[Call]]:
+    """Return a runner as `run` is, which keeps its files in a directory."""
+    programs, work, log = directory / "bin", directory / "work", directory / "log"
     programs.mkdir()
     shutil.copytree(ROOT / "deploy/kubernetes", work / "deploy/kubernetes")
     for name in _NOT_HERE:

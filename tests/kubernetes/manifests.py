@@ -36,12 +36,17 @@ COMPONENT = "app.kubernetes.io/component"
 Object = dict[str, Any]
 
 
+def parsed(text: str) -> list[Object]:
+    """Return the objects of a text in YAML. libyaml's parser takes a tenth of the time of Python's."""
+    return list(yaml.load_all(text, Loader=yaml.CSafeLoader))
+
+
 @functools.cache
 def components_of(overlay: str) -> frozenset[str]:
     """Return the components that an overlay is made of besides the base."""
     if overlay == COMBINED:
         return frozenset(path.name for path in (DIRECTORY / "components").iterdir()) - {"leaderworkerset", "tensor-parallel"}
-    listed = yaml.safe_load((DIRECTORY / "overlays" / overlay / "kustomization.yaml").read_text()).get("components", [])
+    listed = parsed((DIRECTORY / "overlays" / overlay / "kustomization.yaml").read_text())[0].get("components", [])
     return frozenset(PurePosixPath(each).name for each in listed)
 
 
@@ -69,7 +74,7 @@ def write_overlay(directory: Path, components: Sequence[str]) -> Path:
 
 @functools.cache
 def objects_of(overlay: str) -> list[Object]:
-    return list(yaml.safe_load_all(render(overlay)))
+    return parsed(render(overlay))
 
 
 def of_kind(overlay: str, kind: str) -> list[Object]:

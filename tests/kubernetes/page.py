@@ -3,10 +3,8 @@
 import re
 from dataclasses import dataclass
 
-import yaml
-
 from tests.documents import Page
-from tests.kubernetes.manifests import Object
+from tests.kubernetes.manifests import Object, parsed
 
 PAGE = Page.of("docs/kubernetes.md")
 
@@ -28,4 +26,4 @@ class Call:
 
 def applied(calls: list[Call]) -> list[Object]:
     """Return the objects that a cluster would have been given."""
-    return [each for call in calls if call.program == "kubectl" for each in yaml.safe_load_all(call.output) if each]
+    return [each for call in calls if call.program == "kubectl" for each in parsed(call.output) if each]

@@ -5,11 +5,10 @@ from fnmatch import fnmatchcase
 from itertools import product
 
 import pytest
-import yaml
 
 from tests.documents import Page
 from tests.kubernetes import schemas
-from tests.kubernetes.manifests import DIRECTORY, Object, build
+from tests.kubernetes.manifests import DIRECTORY, Object, build, parsed
 from tests.kubernetes.page import applied
 from tests.kubernetes.test_network import may_talk
 from tests.kubernetes.test_several_models import of_kind, pods, variables, workloads
@@ -22,7 +21,7 @@ PORTS = (50050, 50051, 50052, 50053, 50054, 9464)
 
 @pytest.fixture(scope="module")
 def objects() -> list[Object]:
-    return list(yaml.safe_load_all(build(DIRECTORY / "examples/disaggregated")))
+    return parsed(build(DIRECTORY / "examples/disaggregated"))
 
 
 def settings_of(objects, kind, name, namespace, *, pod_index=0):

@@ -3,7 +3,6 @@
 import re
 
 import pytest
-import yaml
 
 from tests.kubernetes import schemas
 from tests.kubernetes.manifests import (
@@ -16,6 +15,7 @@ from tests.kubernetes.manifests import (
     container_of,
     objects_of,
     of_kind,
+    parsed,
     pods_of,
     settings_of,
 )
@@ -75,9 +75,9 @@ def test_another_model_is_one_entry_of_an_overlay(tmp_path):
 
     built = build(directory)
 
-    objects = list(yaml.safe_load_all(built))
+    objects = parsed(built)
     (settings,) = [each for each in objects if each["kind"] == "ConfigMap"]
-    assert settings["data"]["model"] == yaml.safe_load(example)["configMapGenerator"][0]["literals"][0].partition("=")[2]
+    assert settings["data"]["model"] == parsed(example)[0]["configMapGenerator"][0]["literals"][0].partition("=")[2]
     assert built.count(f"name: {settings['metadata']['name']}") == 1 + len(SETTINGS)
     assert [problem for each in objects for problem in schemas.problems(schemas.NEWEST, each)] == []
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.kubernetes import schemas
-from tests.kubernetes.manifests import DIRECTORY, ROOT, Object, build, objects_of
+from tests.kubernetes.manifests import DIRECTORY, ROOT, Object, build, objects_of, parsed
 from tests.kubernetes.page import PAGE
 
 helm = pytest.importorskip("helm_python", reason="helm-python-sdk is missing: make setup installs it")
@@ -41,7 +41,7 @@ CHANGED = {
 def render(values: dict[str, Any]) -> list[Object]:
     with helm.Chart.load(CHART) as chart:
         files = chart.render(values, name="tetrad", namespace="tetrad")
-    return [each for name, text in files.items() if name.endswith(".yaml") for each in yaml.safe_load_all(text)]
+    return [each for name, text in files.items() if name.endswith(".yaml") for each in parsed(text)]
 
 
 def normal(value: Any) -> Any:
@@ -86,11 +86,11 @@ def test_the_generated_files_are_those_of_the_base(tmp_path):
 
 
 def test_without_values_it_is_the_base():
-    assert by_name(render({})) == by_name(list(yaml.safe_load_all(build(DIRECTORY / "base"))))
+    assert by_name(render({})) == by_name(parsed(build(DIRECTORY / "base")))
 
 
 def test_with_the_values_for_gpus_it_is_the_overlay_for_gpus():
-    overlay = yaml.safe_load_all(yaml.safe_dump_all(objects_of("gpu")))
+    overlay = parsed(yaml.dump_all(objects_of("gpu"), Dumper=yaml.CSafeDumper))
 
     assert by_name(render(GPU)) == by_name(list(overlay))
 

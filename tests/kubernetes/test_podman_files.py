@@ -5,9 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
-from tests.kubernetes.manifests import DIRECTORY, SETTINGS, Object, one, pods_of, render, variables_of
+from tests.kubernetes.manifests import DIRECTORY, SETTINGS, Object, one, parsed, pods_of, render, variables_of
 
 FILES = {"frontend": "frontend", "tokenizer": "tokenizer", "engine-core": "engine-core", "worker-0.worker": "worker"}
 
@@ -22,7 +21,7 @@ def played(tmp_path) -> dict[str, list[Object]]:
     """What the overlay `cpu` becomes, HTTP at 8123: file -> objects."""
     ran = convert(render("cpu"), str(tmp_path), "8123")
     assert ran.returncode == 0, ran.stderr
-    return {path.stem: list(yaml.safe_load_all(path.read_text())) for path in sorted(Path(tmp_path).iterdir())}
+    return {path.stem: parsed(path.read_text()) for path in sorted(Path(tmp_path).iterdir())}
 
 
 def test_every_workload_is_a_file_named_as_others_look_for_it(played):

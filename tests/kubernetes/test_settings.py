@@ -4,7 +4,6 @@ import re
 from pathlib import PurePosixPath
 
 import pytest
-import yaml
 
 from tests.kubernetes.manifests import (
     OVERLAYS,
@@ -13,6 +12,7 @@ from tests.kubernetes.manifests import (
     components_of,
     container_of,
     of_kind,
+    parsed,
     pods_of,
     ports_of,
     settings_of,
@@ -160,7 +160,7 @@ def test_what_is_written_goes_to_a_volume(overlay, component):
 
 @every_pod
 def test_images_are_those_that_the_dockerfile_makes_in_this_version(overlay, component):
-    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    [compose] = parsed((ROOT / "docker-compose.yml").read_text())
     images = {service["image"] for service in compose["services"].values() if "build" in service}
     gpu = "-gpu" if component == "worker" and "gpu" in components_of(overlay) else ""
 

@@ -3,11 +3,10 @@
 from itertools import product
 
 import pytest
-import yaml
 
 from tests.documents import Page
 from tests.kubernetes import schemas
-from tests.kubernetes.manifests import COMPONENT, DIRECTORY, Object, build
+from tests.kubernetes.manifests import COMPONENT, DIRECTORY, Object, build, parsed
 from tests.kubernetes.page import applied
 from tests.kubernetes.test_network import Pod, may_talk
 from tetrad.frontend.config import FrontendSettings
@@ -17,7 +16,7 @@ NAMESPACES = ("tetrad", "tetrad-reader")
 
 @pytest.fixture(scope="module")
 def objects() -> list[Object]:
-    return list(yaml.safe_load_all(build(DIRECTORY / "examples/several-models")))
+    return parsed(build(DIRECTORY / "examples/several-models"))
 
 
 def of_kind(objects, kind):

@@ -11,6 +11,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tests.kubernetes.conftest import runner
 from tests.kubernetes.manifests import SETTINGS, container_of, pods_of, settings_of, variables_of
 from tests.kubernetes.page import PAGE, applied
 from tetrad.services.rpc.server import Server
@@ -26,11 +27,13 @@ CALLS = [
 """Who calls whom, by which setting."""
 
 
-@pytest.fixture
-def identities(run, tmp_path) -> dict[str, Path]:
+@pytest.fixture(scope="module")
+def identities(tmp_path_factory) -> dict[str, Path]:
     """The identities that the page's commands make, as the pods get them: service -> directory."""
+    run = runner(tmp_path_factory.mktemp("run"))
     secrets = {each["metadata"]["name"]: each for each in applied(run(PAGE.block("tls.crt"))) if each["kind"] == "Secret"}
-    directories = {component: tmp_path / component for component in SETTINGS}
+    files = tmp_path_factory.mktemp("identities")
+    directories = {component: files / component for component in SETTINGS}
     for component, directory in directories.items():
         (volume,) = [each["secret"] for each in pods_of("tls")[component]["volumes"] if "secret" in each]
         directory.mkdir()

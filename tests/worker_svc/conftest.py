@@ -12,16 +12,8 @@ import torch
 from tests.worker_svc.service_client import connect
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
-from tetrad.worker_svc.core.plan import (
-    CachedRequests,
-    DraftTokens,
-    ModelRunnerOutput,
-    NewRequest,
-    Runner,
-    SamplingSpec,
-    SchedulerOutput,
-    finished,
-)
+from tetrad.worker_svc.core.plan import CachedRequests, DraftTokens, NewRequest, SamplingSpec, SchedulerOutput
+from tetrad.worker_svc.core.result import ModelRunnerOutput, Runner, finished
 from tetrad.worker_svc.devices.cpu import CpuDevice, CpuModel
 from tetrad.worker_svc.kv_cache.cache import KvCache
 
@@ -259,6 +251,12 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, torch.nn
 @pytest.fixture(scope="session")
 def tiny(tiny_llama: tuple[Path, torch.nn.Module], load: Callable[[Path], CpuModel]) -> CpuModel:
     return load(tiny_llama[0])
+
+
+@pytest.fixture(scope="session")
+def smollm2_float32(smollm2: Path, load: Callable[[Path], CpuModel]) -> CpuModel:
+    """Return SmolLM2 with its weights dequantized, which takes seconds, on one thread."""
+    return load(smollm2, dtype="float32")
 
 
 @pytest.fixture(scope="session")

@@ -18,10 +18,11 @@ from pathlib import Path
 import uvloop
 
 from tetrad.cli.http_client import HttpClient
-from tetrad.cli.load.datasets import Dataset, RandomImages, RandomPrompts
+from tetrad.cli.load.datasets import Dataset, RandomPrompts
 from tetrad.cli.load.draft_counts import DraftCounts, read_draft_counts
 from tetrad.cli.load.generator import Level, Load, Server, run_load
 from tetrad.cli.load.options import parse, plan_of
+from tetrad.cli.load.random_media import RandomMedia
 from tetrad.cli.load.report import report_of
 from tetrad.cli.load.results import document_of, text_of
 from tetrad.cli.load.step_trace import StepTrace
@@ -121,11 +122,11 @@ def _check_lengths(server: Server, dataset: Dataset) -> None:
 
 
 async def _warm_up(server: Server, plan: Plan, options: argparse.Namespace) -> None:
-    """Send random prompts, with images if the plan has them, to warm up the server; Unavailable if all of them fail."""
+    """Send random prompts, with media if the plan has them, to warm up the server; Unavailable if all of them fail."""
     number = min(plan.num_requests, max((level.concurrency or 1) for level in plan.levels), _MAX_WARM_UP)
     output_len = min(options.output_len, 8)
     dataset: Dataset = RandomPrompts(options.input_len, output_len)
-    if isinstance(plan.dataset, RandomImages):
+    if isinstance(plan.dataset, RandomMedia):
         dataset = replace(plan.dataset, output_len=output_len)
     _check_lengths(server, dataset)
     load = Load(server, dataset, Level(number), number, plan.timeout_s, seed=plan.seed + plan.rounds)

@@ -307,7 +307,8 @@ class EngineArgs(OlderEngineArguments):
 
     def _takes_media(self, path: Path) -> bool:
         limits = self.limit_mm_per_prompt or {}
-        has_none = all(limits.get(modality) == 0 for modality in ("image", "audio", "video"))
+        # With embeddings, a limit of 0 concerns files alone.
+        has_none = all(limits.get(modality) == 0 for modality in ("image", "audio", "video")) and not self.enable_mm_embeds
         return not self.language_model_only and not has_none and path.is_dir() and reads_media(path)
 
     def _processor_fields(self) -> dict[str, str]:

@@ -46,6 +46,11 @@ def check_values(values: Mapping[str, Any]) -> None:
     if values["language_model_only"] and values["limit_mm_per_prompt"]:
         text = "language_model_only refuses all images: leave limit_mm_per_prompt out."
         raise InvalidRequest(text, field="limit_mm_per_prompt")
+    if values["language_model_only"] and values["enable_mm_embeds"]:
+        text = (
+            "enable_mm_embeds needs the model that reads media, which language_model_only leaves out: set limits of 0 instead."
+        )
+        raise InvalidRequest(text, field="enable_mm_embeds")
     if (cache := values["mm_processor_cache_gb"]) is not None and not 0 <= cache < math.inf:
         text = f"mm_processor_cache_gb must be a number of GiB, 0 or more, got {cache!r}."
         raise InvalidRequest(text, field="mm_processor_cache_gb")

@@ -15,14 +15,11 @@ from tetrad.services.rpc.unread_fields import UnreadFields
 from tetrad.services.version import CONTRACT_REVISION, SCHEMA_REVISION, VERSION
 from tetrad.v1 import types_pb2, worker_pb2, worker_pb2_grpc
 from tetrad.worker_svc.api.kv_groups_wire import decode_group, encode_group
-from tetrad.worker_svc.api.lora_wire import decode_limits
+from tetrad.worker_svc.api.load_wire import decode_options, encode_model_info
 from tetrad.worker_svc.api.loras import LoraLoading
-from tetrad.worker_svc.api.media_wire import encode_modalities
-from tetrad.worker_svc.api.pooling_wire import encode_pooling_facts
-from tetrad.worker_svc.api.weights_wire import decode_update_path, decode_weights, encode_weights
-from tetrad.worker_svc.core.device import DRAFT_METHODS, KvLayout, ModelInfo, Progress
+from tetrad.worker_svc.api.weights_wire import decode_update_path, encode_weights
+from tetrad.worker_svc.core.device import KvLayout, ModelInfo, Progress
 from tetrad.worker_svc.core.ranks import DEFAULT_TIMEOUT_S, GroupPlace, Shard, Stage
-from tetrad.worker_svc.core.sampler_options import LogprobsMode
 from tetrad.worker_svc.worker.collective import CollectiveMethods
 from tetrad.worker_svc.worker.compute_thread import ComputeThread
 from tetrad.worker_svc.worker.follower import Follower
@@ -107,7 +104,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
             contract_revision=CONTRACT_REVISION,
             capabilities=self._capabilities(),
             logits_processors=self._logits_processors,
-            model=write_model_info(seen.model, encode_weights(seen)) if seen.model else None,
+            model=encode_model_info(seen.model, encode_weights(seen)) if seen.model else None,
             num_blocks=seen.layout.num_blocks if seen.layout else 0,
             block_size=seen.layout.block_size if seen.layout else 0,
             num_requests=seen.num_requests,
@@ -166,7 +163,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
         UNREAD_OF_LOAD.refuse(request)
 
         def load(report: Progress) -> ModelInfo:
-            info = self._worker.load_model(request.model, report, **_options_of(request))
+            info = self._worker.load_model(request.model, report, **decode_options(request))
             self._worker.weights.name(request.weights.version)
             return info
 
@@ -176,7 +173,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
                 loaded, total = item
                 yield worker_pb2.LoadModelResponse(loaded_bytes=loaded, total_bytes=total)
             else:
-                model = write_model_info(item, encode_weights(self._worker.snapshot()))
+                model = encode_model_info(item, encode_weights(self._worker.snapshot()))
                 yield worker_pb2.LoadModelResponse(loaded_bytes=total, total_bytes=total, model=model)
 
     async def GetKvCacheSpec(
@@ -253,7 +250,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
     ) -> worker_pb2.WorkerLifecycleServiceUpdateWeightsResponse:
         """Check the files of an update beside the steps."""
         path, model = decode_update_path(request.update_info_json), request.model
-        digest = await asyncio.to_thread(self._worker.check_weights, path, model.model, **_options_of(model))
+        digest = await asyncio.to_thread(self._worker.check_weights, path, model.model, **decode_options(model))
         return worker_pb2.WorkerLifecycleServiceUpdateWeightsResponse(files_digest=digest)
 
     async def FinishWeightUpdate(
@@ -332,62 +329,9 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
             future.cancel()  # a cancelled caller leaves no call in the queue of a stuck device
 
 
-def write_model_info(info: ModelInfo, weights: worker_pb2.WeightSource | None) -> worker_pb2.ModelInfo:
-    """Return the message that describes a loaded model; `weights` is the update that its weights are from, if any."""
-    fields = {name: getattr(info, name) for name in ModelInfo.__dataclass_fields__ if name not in ("pooling", "modalities")}
-    return worker_pb2.ModelInfo(
-        **fields,
-        modalities=encode_modalities(info),
-        pooling=encode_pooling_facts(info.pooling) if info.pooling else None,
-        weights=weights,
-        weight_version="" if weights is None else weights.version,
-    )
-
-
-def _options_of(request: worker_pb2.LoadModelRequest) -> dict[str, Any]:
-    """Return the arguments of Worker.load_model besides the model's name."""
-    return {
-        "dtype": request.dtype or "auto",
-        "quantization": request.quantization,
-        "hf_overrides_json": request.hf_overrides_json,
-        "random_weights": request.random_weights,
-        "seed": request.seed,
-        "loras": decode_limits(request.lora_limits) if request.HasField("lora_limits") else None,
-        "runner": request.runner or "auto",
-        "convert": request.convert or "auto",
-        "pooler_config_json": request.pooler_config_json,
-        "draft_method": _draft_method(request.speculative) if request.HasField("speculative") else "",
-        "draft_model": request.speculative.model,
-        "num_draft_tokens": request.speculative.num_speculative_tokens,
-        "expert_parallel": request.enable_expert_parallel,
-        "weights": decode_weights(request),
-        "logprobs_mode": _logprobs_mode(request.logprobs_mode),
-    }
-
-
 def _require(holds: bool, field: str, rule: str) -> None:
     if not holds:
         raise InvalidRequest(f"{field} {rule}.", field=field)
-
-
-def _logprobs_mode(name: str) -> LogprobsMode:
-    """Return the mode of this name. Raises Unsupported for an unknown one."""
-    if name and name not in set(LogprobsMode):
-        raise Unsupported(f"logprobs_mode {name[:80]!r} is not supported; use one of {', '.join(LogprobsMode)}.")
-    return LogprobsMode(name or LogprobsMode.RAW_LOGPROBS)
-
-
-def _draft_method(speculative: worker_pb2.SpeculativeConfig) -> str:
-    """Return the draft method.
-
-    Raises Unsupported for an unknown method, InvalidRequest if a model is missing or superfluous.
-    """
-    method, needs_model = speculative.method, speculative.method != "mtp"
-    if method not in DRAFT_METHODS:
-        raise Unsupported(f"speculative.method {method!r} is not supported; use one of {', '.join(DRAFT_METHODS)}.")
-    if bool(speculative.model) != needs_model:
-        raise InvalidRequest(f"speculative.method {method!r} {'needs a' if needs_model else 'takes no'} model.")
-    return method
 
 
 def _do_nothing() -> None:

@@ -3,8 +3,8 @@
 from tetrad.services.errors import InvalidRequest, TetradError
 from tetrad.services.rpc.unread_fields import UnreadFields
 from tetrad.v1 import types_pb2, worker_pb2
-from tetrad.worker_svc.core.plan import Pooled
 from tetrad.worker_svc.core.pooling import TASKS, PoolingFacts, PoolingSpec
+from tetrad.worker_svc.core.result import Pooled
 
 UNREAD_OF_POOLING = UnreadFields(types_pb2.PoolingParams, ("extra_args", "late_interaction"), owner="This worker")
 

@@ -23,7 +23,8 @@ from tetrad.worker_svc.api.kv_transfers import StreamTransfers
 from tetrad.worker_svc.api.media_wire import decode_items, encode_ended
 from tetrad.worker_svc.api.wire import decode_plan, encode_result
 from tetrad.worker_svc.core.kv_transfer import KvTransferEvents
-from tetrad.worker_svc.core.plan import ExecutedStep, ModelRunnerOutput, SchedulerOutput, StagedStep
+from tetrad.worker_svc.core.plan import SchedulerOutput
+from tetrad.worker_svc.core.result import ExecutedStep, ModelRunnerOutput, StagedStep
 from tetrad.worker_svc.observability.metrics import WorkerMetrics
 from tetrad.worker_svc.observability.request_traces import RequestTraces
 from tetrad.worker_svc.worker.compute_thread import ComputeThread

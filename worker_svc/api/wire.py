@@ -27,17 +27,14 @@ from tetrad.worker_svc.core.plan import (
     DraftTokens,
     GrammarRows,
     Ints,
-    LogprobRows,
-    ModelRunnerOutput,
     NewRequest,
-    PromptLogprobs,
-    PromptScores,
     SamplingSpec,
     SchedulerOutput,
     ScoreIds,
     SpeechRules,
     TimestampRules,
 )
+from tetrad.worker_svc.core.result import LogprobRows, ModelRunnerOutput, PromptLogprobs, PromptScores
 from tetrad.worker_svc.worker.worker import Worker
 
 _OWNER = "This worker"

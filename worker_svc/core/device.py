@@ -11,9 +11,10 @@ from typing import Protocol, runtime_checkable
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.core.lora import LoraLimits, ModelLoras
 from tetrad.worker_svc.core.media import Modality, ModelMedia
-from tetrad.worker_svc.core.plan import Ints, Runner
+from tetrad.worker_svc.core.plan import Ints
 from tetrad.worker_svc.core.pooling import PoolingFacts
 from tetrad.worker_svc.core.ranks import GroupPlace, Orders
+from tetrad.worker_svc.core.result import Runner
 from tetrad.worker_svc.core.sampler_options import LogprobsMode, SamplerOptions
 
 DRAFT_METHODS = ("draft_model", "eagle3", "mtp")

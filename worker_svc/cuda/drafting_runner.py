@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import torch
 
-from tetrad.worker_svc.core.plan import DraftTokens, ExecutedStep, Ints, ModelRunnerOutput, SchedulerOutput, finished
+from tetrad.worker_svc.core.plan import DraftTokens, Ints, SchedulerOutput
+from tetrad.worker_svc.core.result import ExecutedStep, ModelRunnerOutput, finished
 from tetrad.worker_svc.cuda.device.accelerator import Download
 from tetrad.worker_svc.cuda.drafts import DeviceDrafts, Drafts
 from tetrad.worker_svc.cuda.pending import LaunchedStep

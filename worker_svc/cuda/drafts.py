@@ -7,7 +7,8 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from tetrad.worker_svc.core.plan import ExecutedStep, Ints, SchedulerOutput
+from tetrad.worker_svc.core.plan import Ints, SchedulerOutput
+from tetrad.worker_svc.core.result import ExecutedStep
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tetrad.worker_svc.core.plan import ModelRunnerOutput
+from tetrad.worker_svc.core.result import ModelRunnerOutput
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator, Download
 from tetrad.worker_svc.cuda.pending import LaunchLog
 from tetrad.worker_svc.layers.pooler import LaunchedAnswers, Pooler

@@ -11,7 +11,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from tetrad.worker_svc.core.plan import ExecutedStep, SchedulerOutput
+from tetrad.worker_svc.core.plan import SchedulerOutput
+from tetrad.worker_svc.core.result import ExecutedStep
 from tetrad.worker_svc.cuda.draft_head import DeviceHead, StepStates
 from tetrad.worker_svc.cuda.drafting import drafting_of
 from tetrad.worker_svc.cuda.drafts import NO_DRAFTS, Drafts

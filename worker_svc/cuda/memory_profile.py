@@ -16,9 +16,10 @@ import numpy as np
 
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.input_batch import InputBatch
-from tetrad.worker_svc.core.plan import Runner, SamplingSpec, finished
+from tetrad.worker_svc.core.plan import SamplingSpec
 from tetrad.worker_svc.core.pooling import PoolingFacts, PoolingSpec
 from tetrad.worker_svc.core.request_table import MOST_DRAFTS_WITH_STATES
+from tetrad.worker_svc.core.result import Runner, finished
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.interface import DeviceModel
 from tetrad.worker_svc.cuda.loras import DeviceLoras

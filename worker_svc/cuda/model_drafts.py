@@ -9,7 +9,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from tetrad.worker_svc.core.plan import ExecutedStep, SchedulerOutput
+from tetrad.worker_svc.core.plan import SchedulerOutput
+from tetrad.worker_svc.core.result import ExecutedStep
 from tetrad.worker_svc.core.step_inputs import order_rows
 from tetrad.worker_svc.cuda.drafting import drafting_of
 from tetrad.worker_svc.cuda.drafts import NO_DRAFTS, Drafts

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from tetrad.services.errors import TetradError
-from tetrad.worker_svc.core.plan import ModelRunnerOutput
+from tetrad.worker_svc.core.result import ModelRunnerOutput
 from tetrad.worker_svc.core.step_inputs import StepRows
 from tetrad.worker_svc.cuda.device.accelerator import Download
 from tetrad.worker_svc.cuda.pooling_rows import LaunchedPooling

@@ -13,8 +13,9 @@ import torch
 
 from tetrad.services.errors import TetradError
 from tetrad.worker_svc.core.input_batch import InputBatch
-from tetrad.worker_svc.core.plan import Floats, Ints, Pooled
+from tetrad.worker_svc.core.plan import Floats, Ints
 from tetrad.worker_svc.core.pooling import PoolingFacts, PoolingSpec
+from tetrad.worker_svc.core.result import Pooled
 from tetrad.worker_svc.core.step_inputs import StepRows
 from tetrad.worker_svc.layers.pooler import LaunchedAnswers, Pooler
 from tetrad.worker_svc.runner.pooling_rows import GatheredChunk, NoPooledSlots, PooledSlots, PoolingListener, checked_answers

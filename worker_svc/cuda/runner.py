@@ -19,8 +19,9 @@ from tetrad.services.errors import FailedPrecondition
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.layout_check import check_positions
-from tetrad.worker_svc.core.plan import Ints, ModelRunnerOutput, SchedulerOutput, finished
+from tetrad.worker_svc.core.plan import Ints, SchedulerOutput
 from tetrad.worker_svc.core.request_table import RequestTable, ScheduledRows, SlotPart
+from tetrad.worker_svc.core.result import ModelRunnerOutput, finished
 from tetrad.worker_svc.core.sampler_options import DEFAULT_SAMPLER, SamplerOptions
 from tetrad.worker_svc.core.step_inputs import StepRows, order_rows
 from tetrad.worker_svc.cuda.block_contents import DeviceBlockContents

@@ -3,7 +3,7 @@
 from tetrad.worker_svc.core.device import KvGroup, KvLayout, ModelInfo
 from tetrad.worker_svc.core.layout_check import check_host_cache
 from tetrad.worker_svc.core.media import ModelMedia
-from tetrad.worker_svc.core.plan import Runner
+from tetrad.worker_svc.core.result import Runner
 from tetrad.worker_svc.devices.cpu_models import HostModel
 
 

@@ -15,8 +15,9 @@ from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import LoadRequest, refuse_loras
 from tetrad.worker_svc.core.lora import ModelLoras
-from tetrad.worker_svc.core.plan import Ints, Runner
+from tetrad.worker_svc.core.plan import Ints
 from tetrad.worker_svc.core.ranks import Shard
+from tetrad.worker_svc.core.result import Runner
 from tetrad.worker_svc.devices.host_numbers import choose_kv_dtype, choose_matrices, host_parameters, refuse_bfloat16
 from tetrad.worker_svc.devices.lora_parts import whole_reader
 from tetrad.worker_svc.devices.poolers import Pooling

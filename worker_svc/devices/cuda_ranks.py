@@ -14,8 +14,8 @@ from tetrad.worker_svc.checkpoint.source import WeightSource
 from tetrad.worker_svc.checkpoint.staged import StagedSource
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
 from tetrad.worker_svc.core.lora import LoraLimits
-from tetrad.worker_svc.core.plan import Runner
 from tetrad.worker_svc.core.ranks import GroupPlace, Orders
+from tetrad.worker_svc.core.result import Runner
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.ranks.links import DeviceChannels, in_layer_order
 from tetrad.worker_svc.cuda.ranks.orders import decode_order

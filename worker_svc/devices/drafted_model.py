@@ -10,7 +10,7 @@ from tetrad.services.errors import FailedPrecondition, ModelError
 from tetrad.worker_svc.core.device import CountsExperts, KvGroup, KvLayout, LoadedModel, SharesExperts
 from tetrad.worker_svc.core.layout_check import check_host_cache
 from tetrad.worker_svc.core.media import TakesMedia
-from tetrad.worker_svc.core.plan import Runner
+from tetrad.worker_svc.core.result import Runner
 from tetrad.worker_svc.devices.cpu_models import HostModel
 from tetrad.worker_svc.kv_cache.cache import KvCache, KvCacheSpec
 from tetrad.worker_svc.runner.drafts import HostDrafts

@@ -30,7 +30,7 @@ from tetrad.worker_svc.core.device import (
 from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.kv_transfer import BlockContents
 from tetrad.worker_svc.core.media import ModelMedia
-from tetrad.worker_svc.core.plan import GrammarRows, Ints, ModelRunnerOutput, NewRequest, PendingStep, SchedulerOutput
+from tetrad.worker_svc.core.plan import GrammarRows, Ints, NewRequest, SchedulerOutput
 from tetrad.worker_svc.core.request_table import (
     RequestTable,
     refuse_adapters,
@@ -39,6 +39,7 @@ from tetrad.worker_svc.core.request_table import (
     refuse_pooling,
     refuse_prompt_embeds,
 )
+from tetrad.worker_svc.core.result import ModelRunnerOutput, PendingStep
 from tetrad.worker_svc.core.verification import verify
 from tetrad.worker_svc.devices.kv_memory import kv_cache_bytes
 from tetrad.worker_svc.devices.sim_logprobs import SimLogprobs

@@ -7,15 +7,8 @@ less likely than the one before.
 import numpy as np
 import numpy.typing as npt
 
-from tetrad.worker_svc.core.plan import (
-    Ints,
-    LogprobRows,
-    NewRequest,
-    PromptLogprobs,
-    PromptScores,
-    SampledLogprobs,
-    SamplingSpec,
-)
+from tetrad.worker_svc.core.plan import Ints, NewRequest, SamplingSpec
+from tetrad.worker_svc.core.result import LogprobRows, PromptLogprobs, PromptScores, SampledLogprobs
 
 
 class SimLogprobs:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from tetrad.worker_svc.core.plan import ModelRunnerOutput
+from tetrad.worker_svc.core.result import ModelRunnerOutput
 
 _PR_SET_TIMERSLACK = 29
 _LEAST_SLACK_NS = 1

@@ -12,7 +12,7 @@ _LIMITS = {
 }
 _OF_ATTENTION = {"num_heads": 1 << 12, "num_kv_heads": 1 << 12, "head_dim": 1 << 12}
 _OF_STATES = {"num_heads": 1 << 12, "num_key_heads": 1 << 12, "num_value_heads": 1 << 12, "num_groups": 1 << 12}
-_OF_STATES |= {"num_norm_groups": 1 << 12, "head_dim": 1 << 12, "state_dim": 1 << 12, "key_dim": 1 << 12, "value_dim": 1 << 12}
+_OF_STATES |= {"head_dim": 1 << 12, "state_dim": 1 << 12, "key_dim": 1 << 12, "value_dim": 1 << 12}
 _OF_STATES |= {"step_rank": 1 << 14}
 _MAX_KERNEL = 1 << 8
 """Largest kernel of a convolution. All limits are about ten times the sizes of the largest models: a file with larger sizes is
@@ -71,7 +71,7 @@ def _check_state(state: State) -> None:
         raise ModelError(f"The model's config is impossible: a convolution of {state.kernel} tokens, not 2 to {_MAX_KERNEL}.")
     if isinstance(state, Mamba1):
         _check("intermediate_size of states", state.size, _MAX_INTERMEDIATE_SIZE)
-    if isinstance(state, Mamba2) and (state.num_heads % state.num_groups or state.size % state.num_norm_groups):
+    if isinstance(state, Mamba2) and state.num_heads % state.num_groups:
         raise ModelError(
             f"The model's config is impossible: {state.num_heads} state heads cannot form {state.num_groups} equal groups."
         )

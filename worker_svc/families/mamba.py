@@ -83,7 +83,6 @@ def falcon_h1(values: Values) -> ModelConfig:
     if values.get("mamba_rms_norm", default=False):
         norm = "before_gate" if values.get("mamba_norm_before_gate", default=True) else "after_gate"
     state = _state(values, gated_norm=norm)
-    state = replace(state, num_norm_groups=state.num_groups)
     into, out_of, key, state_into, state_out_of = (
         float(values.get(name, default=1.0))
         for name in (

@@ -58,14 +58,12 @@ def _kinds(values: Values) -> list[str]:
 
 def _state(values: Values) -> Mamba2:
     check_silu(values, "mamba_hidden_act")
-    groups = int(values.get("n_groups", "mamba_n_groups", default=8))
     return Mamba2(
         num_heads=int(values.need("mamba_num_heads")),
         head_dim=int(values.need("mamba_head_dim")),
         state_dim=int(values.need("ssm_state_size")),
-        num_groups=groups,
+        num_groups=int(values.get("n_groups", "mamba_n_groups", default=8)),
         kernel=int(values.get("conv_kernel", "mamba_d_conv", default=4)),
-        num_norm_groups=groups,
         min_step=float(values.get("time_step_min", "mamba_dt_min", default=0.001)),
     )
 

@@ -84,10 +84,9 @@ class Mamba2:
     Attributes:
         num_heads, head_dim: the layer has num_heads * head_dim dimensions.
         state_dim: number of values in the state for each of these dimensions.
-        num_groups: number of groups; heads of a group share B and C, which write and read the state.
+        num_groups: number of groups; heads of a group share B and C, which write and read the state, and are normed together.
         kernel: number of tokens that the convolution reads, the current one included.
         gated_norm: the norm of the outputs, before or after the product with the gate; "none": only the gate.
-        num_norm_groups: number of parts of the outputs that are normed separately.
         min_step, max_step: bounds of the time step.
     """
 
@@ -97,7 +96,6 @@ class Mamba2:
     num_groups: int
     kernel: int
     gated_norm: GatedNorm = "after_gate"
-    num_norm_groups: int = 1
     min_step: float = 0.0
     max_step: float = float("inf")
 

@@ -94,7 +94,7 @@ class StateReader:
     def _mamba_norm(self, prefix: str, state: Mamba2) -> Norm:
         if state.gated_norm == "none":
             return unchanged
-        weight = self._numbers(f"{prefix}.norm.weight", state.size).view(state.num_norm_groups, -1)
+        weight = self._numbers(f"{prefix}.norm.weight", state.size).view(state.num_groups, -1)
         return GroupedNorm(weight, self._config.norm_eps)
 
     def _convolution(self, name: str, state: State) -> CausalConvolution:

@@ -14,7 +14,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from tetrad.services.observability.histogram import Histogram
 from tetrad.services.observability.metrics import REQUESTS_OF_A_STEP, SECONDS_OF_A_STEP, TOKENS
-from tetrad.worker_svc.core.plan import EncoderItem, Ints, ModelRunnerOutput, SchedulerOutput
+from tetrad.worker_svc.core.plan import EncoderItem, Ints, SchedulerOutput
+from tetrad.worker_svc.core.result import ModelRunnerOutput
 from tetrad.worker_svc.worker.snapshot import Snapshot
 
 T = TypeVar("T")

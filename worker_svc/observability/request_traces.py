@@ -13,7 +13,8 @@ from tetrad.services.log import get_logger
 from tetrad.services.observability.tracing import Attributes, Tracer
 from tetrad.services.request_context import RequestContext
 from tetrad.services.timers.idle_timer import IdleTimer
-from tetrad.worker_svc.core.plan import ModelRunnerOutput, NewRequest, SchedulerOutput
+from tetrad.worker_svc.core.plan import NewRequest, SchedulerOutput
+from tetrad.worker_svc.core.result import ModelRunnerOutput
 
 _PAUSE_S = 0.25
 """Seconds without a step after which running requests count as ended. Before that, the next plan names the ended requests."""

@@ -14,9 +14,10 @@ import torch
 
 from tetrad.services.errors import InternalError, InvalidRequest, TetradError, Unsupported
 from tetrad.worker_svc.core.device import KvLayout
-from tetrad.worker_svc.core.plan import ExecutedStep, ModelRunnerOutput, NewRequest, Pooled, SchedulerOutput
+from tetrad.worker_svc.core.plan import NewRequest, SchedulerOutput
 from tetrad.worker_svc.core.pooling import PoolingFacts, PoolingSpec
 from tetrad.worker_svc.core.request_table import refuse_adapters, refuse_prompt_embeds
+from tetrad.worker_svc.core.result import ExecutedStep, ModelRunnerOutput, Pooled
 from tetrad.worker_svc.layers.pooler import Pooler, PoolingPrompt
 from tetrad.worker_svc.models.packed_prompts import PackedEncoder, PackedPrompts
 from tetrad.worker_svc.runner.pooling_rows import pooled_answers

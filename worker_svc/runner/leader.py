@@ -15,7 +15,8 @@ from tetrad.worker_svc.attention.interface import M, MetadataBuilder, Tables
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.lora import ModelLoras
 from tetrad.worker_svc.core.media import ModelMedia
-from tetrad.worker_svc.core.plan import Floats, GivenRows, Ints, Runner, SchedulerOutput
+from tetrad.worker_svc.core.plan import Floats, GivenRows, Ints, SchedulerOutput
+from tetrad.worker_svc.core.result import Runner
 from tetrad.worker_svc.core.sampler_options import DEFAULT_SAMPLER, SamplerOptions
 from tetrad.worker_svc.core.step_inputs import StepInputs
 from tetrad.worker_svc.kv_cache.cache import KvCache

@@ -20,8 +20,9 @@ from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.layout_check import check_positions
 from tetrad.worker_svc.core.lora import ModelLoras
 from tetrad.worker_svc.core.media import ModelMedia
-from tetrad.worker_svc.core.plan import ExecutedStep, GrammarRows, Ints, ModelRunnerOutput, SchedulerOutput, finished
+from tetrad.worker_svc.core.plan import GrammarRows, Ints, SchedulerOutput
 from tetrad.worker_svc.core.request_table import RequestTable, SlotPart
+from tetrad.worker_svc.core.result import ExecutedStep, ModelRunnerOutput, finished
 from tetrad.worker_svc.core.sampler_options import DEFAULT_SAMPLER, SamplerOptions
 from tetrad.worker_svc.core.step_inputs import StepInputs, build_step_inputs
 from tetrad.worker_svc.core.verification import verify

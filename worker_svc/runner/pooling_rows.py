@@ -14,9 +14,10 @@ import torch
 
 from tetrad.services.errors import InternalError, TetradError, Unsupported
 from tetrad.worker_svc.core.input_batch import InputBatch
-from tetrad.worker_svc.core.plan import Floats, Ints, NewRequest, Pooled
+from tetrad.worker_svc.core.plan import Floats, Ints, NewRequest
 from tetrad.worker_svc.core.pooling import PoolingFacts
 from tetrad.worker_svc.core.request_table import SlotListener, refuse_pooling
+from tetrad.worker_svc.core.result import Pooled
 from tetrad.worker_svc.core.step_inputs import StepRows
 from tetrad.worker_svc.layers.pooler import Pooler, PoolingPrompt
 

@@ -13,7 +13,8 @@ import torch
 
 from tetrad.services.errors import InternalError, TetradError
 from tetrad.worker_svc.core.input_batch import InputBatch
-from tetrad.worker_svc.core.plan import Ints, LogprobRows, NewRequest, PromptLogprobs, join_rows
+from tetrad.worker_svc.core.plan import Ints, NewRequest
+from tetrad.worker_svc.core.result import LogprobRows, PromptLogprobs, join_rows
 from tetrad.worker_svc.core.step_inputs import StepRows
 from tetrad.worker_svc.sampler.logprobs import gather_logprobs
 

@@ -12,7 +12,8 @@ import torch
 
 from tetrad.services.errors import InternalError, InvalidRequest, TetradError
 from tetrad.worker_svc.core.input_batch import InputBatch
-from tetrad.worker_svc.core.plan import Floats, Ints, NewRequest, PromptScores
+from tetrad.worker_svc.core.plan import Floats, Ints, NewRequest
+from tetrad.worker_svc.core.result import PromptScores
 from tetrad.worker_svc.core.step_inputs import StepRows
 from tetrad.worker_svc.runner.prompt_logprobs import ROWS_AT_ONCE, LogitsOf
 

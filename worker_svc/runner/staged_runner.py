@@ -19,7 +19,8 @@ import torch
 from tetrad.services.errors import Unavailable
 from tetrad.worker_svc.attention.interface import M
 from tetrad.worker_svc.core.device import KvLayout
-from tetrad.worker_svc.core.plan import ModelRunnerOutput, SchedulerOutput, StagedStep
+from tetrad.worker_svc.core.plan import SchedulerOutput
+from tetrad.worker_svc.core.result import ModelRunnerOutput, StagedStep
 from tetrad.worker_svc.models.draft_head import StageTaps
 from tetrad.worker_svc.models.interface import Model
 from tetrad.worker_svc.runner.model_runner import BegunStep, ModelRunner

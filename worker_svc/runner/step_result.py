@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tetrad.services.errors import TetradError
-from tetrad.worker_svc.core.plan import DraftTokens, ModelRunnerOutput, Pooled, PromptLogprobs, PromptScores, SampledLogprobs
+from tetrad.worker_svc.core.plan import DraftTokens
+from tetrad.worker_svc.core.result import ModelRunnerOutput, Pooled, PromptLogprobs, PromptScores, SampledLogprobs
 from tetrad.worker_svc.sampler.sampler import Sampled
 
 

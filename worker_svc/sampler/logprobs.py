@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from tetrad.worker_svc.core.plan import Floats, Ints, LogprobRows, NewRequest, SamplingSpec
+from tetrad.worker_svc.core.plan import Floats, Ints, NewRequest, SamplingSpec
+from tetrad.worker_svc.core.result import LogprobRows
 from tetrad.worker_svc.sampler.processors import PerSlot
 
 WHOLE_VOCABULARY = -1

@@ -16,7 +16,8 @@ import torch
 
 from tetrad.services.errors import TetradError
 from tetrad.worker_svc.core.input_batch import InputBatch
-from tetrad.worker_svc.core.plan import Floats, GrammarRows, Ints, LogprobRows, NewRequest, join_rows
+from tetrad.worker_svc.core.plan import Floats, GrammarRows, Ints, NewRequest
+from tetrad.worker_svc.core.result import LogprobRows, join_rows
 from tetrad.worker_svc.core.sampler_options import LogprobsMode
 from tetrad.worker_svc.layers.argmax import argmax
 from tetrad.worker_svc.sampler.allowed_ids import AllowedIds

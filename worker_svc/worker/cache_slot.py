@@ -11,8 +11,8 @@ from tetrad.worker_svc.core.device import KvGroup, KvLayout, LoadedModel
 from tetrad.worker_svc.core.kv_transfer import BlockContents, SharesBlocks
 from tetrad.worker_svc.core.layout_check import LOWER_KV_CACHE, LOWER_STEP
 from tetrad.worker_svc.core.memory_shortage import memory_for
-from tetrad.worker_svc.core.plan import Runner
 from tetrad.worker_svc.core.ranks import RankLost
+from tetrad.worker_svc.core.result import Runner
 from tetrad.worker_svc.kv_cache.block_exchange import BlockExchange
 
 log = get_logger()

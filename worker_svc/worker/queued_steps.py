@@ -2,8 +2,8 @@
 
 from tetrad.services.errors import FailedPrecondition, InternalError, Unavailable
 from tetrad.services.log import get_logger
-from tetrad.worker_svc.core.plan import ModelRunnerOutput, PendingStep
 from tetrad.worker_svc.core.ranks import EXPERTS_LOST, RankLost
+from tetrad.worker_svc.core.result import ModelRunnerOutput, PendingStep
 
 log = get_logger()
 

@@ -25,9 +25,10 @@ from tetrad.worker_svc.core.device import (
 from tetrad.worker_svc.core.layout_check import check_groups, check_layout
 from tetrad.worker_svc.core.lora import ModelLoras
 from tetrad.worker_svc.core.media import ModelMedia, media_of
-from tetrad.worker_svc.core.plan import EncoderItem, ExecutedStep, SchedulerOutput
+from tetrad.worker_svc.core.plan import EncoderItem, SchedulerOutput
 from tetrad.worker_svc.core.plan_check import check_drafter, check_plan
 from tetrad.worker_svc.core.ranks import GroupPlace, ObedientRunner, Order, Orders
+from tetrad.worker_svc.core.result import ExecutedStep
 from tetrad.worker_svc.worker.cache_slot import CacheSlot, block_bytes
 from tetrad.worker_svc.worker.group_part import GroupPart
 from tetrad.worker_svc.worker.model_request import model_request

@@ -1,4 +1,6 @@
-"""Images in the playground: chosen, dropped, pasted, removed, sent and shown as code. The model's answer is a fixed one."""
+"""Images, audio and videos in the playground: chosen, dropped, pasted, removed, sent and shown as code. The model's answer is a
+fixed one.
+"""
 
 import base64
 import json
@@ -8,8 +10,10 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.e2e.console.chat import ANSWERED, ask, mock_answer
+from tests.sounds import encoded, samples
 from tetrad.library.png import png_of
 
+SOUND = encoded(samples(0.5, seed=1), codec="pcm_s16le")
 RED, BLUE = png_of(b"\xd0\x20\x20" * 19200, 160, 120, 3), png_of(b"\x20\x40\xd0" * 10800, 90, 120, 3)
 TILE = "#attachments .tile img"
 
@@ -21,9 +25,13 @@ def url_of(data: bytes) -> str:
 @pytest.fixture
 def page(server, visit) -> Page:
     """The playground of a model that reads images."""
+    return playground(server, visit, "image")
+
+
+def playground(server, visit, *modalities: str) -> Page:
     page = visit(server.url)
     models = httpx.get(f"{server.url}/v1/models").json()
-    models["data"][0]["input_modalities"] = ["text", "image"]
+    models["data"][0]["input_modalities"] = ["text", *modalities]
     page.route("**/v1/models", lambda route: route.fulfill(json=models))
     page.click("text=Playground")
     expect(page.locator("#attach")).to_be_visible()
@@ -33,7 +41,7 @@ def page(server, visit) -> Page:
 
 def choose(page: Page, *files: tuple[str, bytes]) -> None:
     before = page.locator(TILE).count()
-    page.set_input_files("#image-files", [{"name": name, "mimeType": "image/png", "buffer": data} for name, data in files])
+    page.set_input_files("#files", [{"name": name, "mimeType": "image/png", "buffer": data} for name, data in files])
     expect(page.locator(TILE)).to_have_count(before + len(files))
 
 
@@ -114,6 +122,41 @@ def test_code_names_images_instead_of_their_base64(page):
     expect(page.locator("#code-text")).to_contain_text('"url": "data:image/png;base64,IMAGE_2"')
     expect(page.locator("#code-note")).to_have_text("IMAGE_1 to IMAGE_2 stand for your images in base64.")
     assert base64.b64encode(RED).decode() not in page.locator("#code-text").text_content()
+
+
+def test_a_model_that_reads_them_is_sent_audio_and_videos(server, visit):
+    page = playground(server, visit, "image", "audio", "video")
+    files = [("a.wav", "audio/wav", SOUND), ("b.webm", "video/webm", b"not played"), ("c.png", "image/png", RED)]
+    page.set_input_files("#files", [{"name": name, "mimeType": kind, "buffer": data} for name, kind, data in files])
+    expect(page.locator("#attachments .tile")).to_have_count(3)
+    page.fill("#message", "What is it?")
+    page.click("#show-code")
+    expect(page.locator("#code-note")).to_have_text(
+        " ".join(f"{kind.upper()}_1 stands for your {kind} in base64." for kind in ("audio", "video", "image"))
+    )
+    page.keyboard.press("Escape")
+
+    with page.expect_request("**/v1/chat/completions") as asked:
+        page.click("#send")
+
+    [message] = asked.value.post_data_json["messages"]
+    parts = [
+        (f"{kind.partition('/')[0]}_url", f"data:{kind};base64,{base64.b64encode(data).decode()}") for _, kind, data in files
+    ]
+    assert message["content"] == [{"type": kind, kind: {"url": url}} for kind, url in parts] + [
+        {"type": "text", "text": "What is it?"}
+    ]
+    sound = page.locator(".message.user audio")
+    expect(sound).to_have_attribute("title", "a.wav")
+    page.wait_for_function("document.querySelector('.message.user audio').duration > 0.4")
+    assert page.get_attribute("#attach", "title") == "Attach images, audio and videos; they may be dropped or pasted, too"
+
+
+def test_a_file_of_a_kind_that_the_model_does_not_read_is_refused(server, visit):
+    page = playground(server, visit, "image", "video")
+    hand_over(page, "#messages", "drop", "a.wav", "audio/wav", SOUND)
+
+    expect(page.get_by_role("alert")).to_have_text("a.wav is not an image or a video.")
 
 
 def test_a_model_of_texts_is_sent_no_images(server, visit):

@@ -24,7 +24,7 @@ from tetrad.services.rpc.columns import pack_u32
 from tetrad.v1.types_pb2 import SamplingParams, TokenIds
 from tetrad.v1.worker_pb2 import ExecuteRequest, ExecuteResponse
 from tetrad.worker_svc.api.wire import decode_plan, encode_result
-from tetrad.worker_svc.core.plan import LogprobRows, ModelRunnerOutput, PromptLogprobs, SampledLogprobs
+from tetrad.worker_svc.core.result import LogprobRows, ModelRunnerOutput, PromptLogprobs, SampledLogprobs
 
 VOCAB_SIZE = 49_152
 MESSAGE_BYTES = 32 << 20

@@ -12,10 +12,11 @@ from itertools import islice, pairwise
 import pytest
 from PIL import Image
 
-from tetrad.cli.load.datasets import RandomImages, RandomPrompts, SharedPrefixes, read_conversations
+from tetrad.cli.load.datasets import RandomPrompts, SharedPrefixes, read_conversations
 from tetrad.cli.load.generator import Level, Load, Measured, Server, arrivals, run_load
 from tetrad.cli.load.options import levels_of, parse
 from tetrad.cli.load.plot import Line, plot
+from tetrad.cli.load.random_media import Bucket, RandomMedia
 from tetrad.cli.load.report import report_of
 from tetrad.cli.load.stream_client import StreamClient
 from tetrad.cli.load.summary import LatencyLimits, figures_of
@@ -45,7 +46,7 @@ def test_prompts_share_as_many_prefixes_as_were_given():
 
 
 def test_messages_with_images_have_other_pixels_each():
-    dataset = RandomImages(num_images=2, width=6, height=4, input_len=5, output_len=3)
+    dataset = RandomMedia([Bucket(4, 6)], 5, 3, num_items=2)
 
     [first, second] = fields_of(dataset, number=2)
 

@@ -1,10 +1,11 @@
-"""LLM over a simulated device: prompts, parameters, templates, order, metrics. Real models are in tests/e2e."""
+"""LLM over a simulated device, served in this process: prompts, parameters, templates, order, metrics. tests/e2e has models."""
 
 import asyncio
 
 import pytest
 from tqdm import tqdm
 
+from tests.one_process_llm import services_in_process
 from tetrad import LLM, AsyncLLM, BeamSearchParams, EngineArgs, LoRARequest, SamplingParams
 from tetrad.services.errors import InvalidRequest, TetradError
 
@@ -15,7 +16,7 @@ BEAMS = BeamSearchParams(beam_width=2, max_tokens=4)
 
 @pytest.fixture(scope="module")
 def llm(smollm2):
-    with LLM(str(smollm2), device="sim", max_model_len=512, served_model_name="sim") as llm:
+    with services_in_process(), LLM(str(smollm2), device="sim", max_model_len=512, served_model_name="sim") as llm:
         yield llm
 
 

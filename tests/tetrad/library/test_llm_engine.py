@@ -1,7 +1,8 @@
-"""LLMEngine over a simulated device: steps, ids, aborts, configuration. Real models are in tests/e2e."""
+"""LLMEngine over a simulated device, served in this process: steps, ids, aborts, configuration. tests/e2e has real models."""
 
 import pytest
 
+from tests.one_process_llm import services_in_process
 from tetrad import EngineArgs, LLMEngine, SamplingParams
 from tetrad.usage.usage_lib import UsageContext
 from tetrad.v1.metrics.loggers import StatLoggerBase
@@ -11,9 +12,10 @@ PARAMS = SamplingParams(max_tokens=4, ignore_eos=True)
 
 @pytest.fixture(scope="module")
 def engine(smollm2):
-    engine = LLMEngine.from_engine_args(EngineArgs(str(smollm2), device="sim", max_model_len=512, max_num_seqs=16))
-    yield engine
-    engine.close()
+    with services_in_process():
+        engine = LLMEngine.from_engine_args(EngineArgs(str(smollm2), device="sim", max_model_len=512, max_num_seqs=16))
+        yield engine
+        engine.close()
 
 
 def test_steps_return_all_requests_until_none_is_left(engine):

@@ -39,3 +39,10 @@ def test_services_of_text_keep_the_limit_of_messages(tmp_path, files, arguments)
     write_files(tmp_path, files)
 
     assert message_limits(EngineArgs(model=str(tmp_path), device="sim", **arguments).stack_settings()) == [32 << 20] * 4
+
+
+def test_embeddings_need_larger_messages_where_no_files_are_taken(tmp_path):
+    write_files(tmp_path, IMAGE_FILES)
+    limits = {"limit_mm_per_prompt": {"image": 0, "audio": 0, "video": 0}, "enable_mm_embeds": True}
+
+    assert message_limits(EngineArgs(model=str(tmp_path), device="sim", **limits).stack_settings()) == [256 << 20] * 4

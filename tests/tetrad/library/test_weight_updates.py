@@ -198,6 +198,7 @@ def test_the_kv_cache_gives_its_memory_up_for_an_update(llm, second, third, expe
     assert tokens(llm.generate(PROMPTS, GREEDY)) == expected["third"]
 
 
+@pytest.mark.usefixtures("services_here")
 async def test_async_programs_have_the_same_calls(own, third, expected):
     async with AsyncLLM.from_engine_args(EngineArgs(model=str(own), **OPTIONS)) as llm:
         await llm.init_weight_transfer_engine({"init_info": {}})

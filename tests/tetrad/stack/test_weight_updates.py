@@ -147,21 +147,33 @@ SIZES = [
 FEW_SIZES = [SIZES[0], pytest.param({"tensor_parallel_size": 2}, id="shards", marks=pytest.mark.exhaustive)]
 
 
-@pytest.mark.parametrize("sizes", SIZES)
-async def test_each_token_is_of_the_weights_that_its_output_names(own, weights, adapter, models, sizes):
-    async with await started(own, **sizes) as stack, llm_of(stack) as llm:
-        updating = asyncio.create_task(llm.update_weights_from_disk(str(weights), "new"))
-        waves: list[list] = []
-        while not updating.done():
-            waves.append(await outputs(llm, adapter, f"load-{len(waves)}"))
-        await updating
-        both = [wave for wave in waves if any(len(output.weight_versions or ()) == 2 for output in wave)]
-        assert both, "the update came between two waves of requests"
-        found = both[0]
-        later = await outputs(llm, adapter, "later")
+@pytest.fixture
+async def updatable(request, shared, own):
+    """Yields an AsyncLLM of a stack of these sizes: a new one, or the shared one of one worker with the weights of before."""
+    if sizes := request.param:
+        async with await started(own, **sizes) as stack, llm_of(stack) as llm:
+            yield llm
+    else:
+        async with llm_of(await asyncio.to_thread(shared)) as llm:
+            await llm.update_weights_from_disk(str(own), "before")
+            yield llm
 
-        assert [len(output.token_ids) for output in found] == [LENGTH] * NUM_REQUESTS
-        assert [[span.version for span in output.weight_versions] for output in later] == [["new"]] * NUM_REQUESTS
+
+@pytest.mark.parametrize("updatable", SIZES, indirect=True)
+async def test_each_token_is_of_the_weights_that_its_output_names(updatable, weights, adapter, models):
+    llm = updatable
+    updating = asyncio.create_task(llm.update_weights_from_disk(str(weights), "new"))
+    waves: list[list] = []
+    while not updating.done():
+        waves.append(await outputs(llm, adapter, f"load-{len(waves)}"))
+    await updating
+    both = [wave for wave in waves if any(len(output.weight_versions or ()) == 2 for output in wave)]
+    assert both, "the update came between two waves of requests"
+    found = both[0]
+    later = await outputs(llm, adapter, "later")
+
+    assert [len(output.token_ids) for output in found] == [LENGTH] * NUM_REQUESTS
+    assert [[span.version for span in output.weight_versions] for output in later] == [["new"]] * NUM_REQUESTS
     await check_tokens([*found, *later], models, adapter)
 
 

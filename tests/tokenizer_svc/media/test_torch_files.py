@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import random
 import zipfile
 
 import numpy as np
@@ -101,3 +102,17 @@ def test_a_compressed_archive_is_refused():
 
 def test_a_tensor_of_bfloat16_is_exact():
     assert np.array_equal(read_torch_file(saved(VALUES.bfloat16())), VALUES.bfloat16().float().numpy())
+
+
+def test_damaged_files_are_read_or_refused():
+    whole, dice = saved(VALUES.half()), random.Random(4)
+
+    for _ in range(400):
+        data = bytearray(whole)
+        for _ in range(dice.randint(1, 4)):
+            data[dice.randrange(len(data))] = dice.randrange(256)
+        try:
+            found = read_torch_file(bytes(data[: dice.choice((len(data), dice.randrange(len(data))))]))
+        except MediaError:
+            continue
+        assert found.size <= VALUES.numel()

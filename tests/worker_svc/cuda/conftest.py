@@ -16,7 +16,8 @@ from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
 from tests.worker_svc.cuda.watching import Watch, watch_calls
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
-from tetrad.worker_svc.core.plan import SchedulerOutput, finished
+from tetrad.worker_svc.core.plan import SchedulerOutput
+from tetrad.worker_svc.core.result import finished
 from tetrad.worker_svc.cuda.device import accelerator
 from tetrad.worker_svc.cuda.device.accelerator import HostAccelerator, _HostGraph
 from tetrad.worker_svc.cuda.drafting_runner import DeviceDraftingRunner

@@ -11,7 +11,8 @@ from tests.worker_svc.cuda.conftest import SMALL, TINY, record_drafts
 from tests.worker_svc.runner.proposals import check_proposals, proposals_of
 from tetrad.services.errors import FailedPrecondition, ModelError
 from tetrad.worker_svc.core.device import KvLayout
-from tetrad.worker_svc.core.plan import Runner, SamplingSpec
+from tetrad.worker_svc.core.plan import SamplingSpec
+from tetrad.worker_svc.core.result import Runner
 from tetrad.worker_svc.cuda.graphs import PassGraphs
 
 SAMPLINGS = [

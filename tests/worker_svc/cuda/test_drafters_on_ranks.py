@@ -28,8 +28,9 @@ from tests.worker_svc.ranks.test_loras import LIMITS, install
 from tests.worker_svc.runner.proposals import proposals_of
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
-from tetrad.worker_svc.core.plan import GrammarRows, ModelRunnerOutput, SamplingSpec
+from tetrad.worker_svc.core.plan import GrammarRows, SamplingSpec
 from tetrad.worker_svc.core.ranks import Shard, Stage
+from tetrad.worker_svc.core.result import ModelRunnerOutput
 from tetrad.worker_svc.cuda.graphs import PassGraphs
 from tetrad.worker_svc.devices.cuda import CudaDevice
 from tetrad.worker_svc.devices.cuda_drafted import CudaDrafter

@@ -20,7 +20,8 @@ from tests.worker_svc.sampler.custom_processors import MODULE
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout
-from tetrad.worker_svc.core.plan import SamplingSpec, finished
+from tetrad.worker_svc.core.plan import SamplingSpec
+from tetrad.worker_svc.core.result import finished
 from tetrad.worker_svc.cuda.device.accelerator import HostAccelerator
 from tetrad.worker_svc.devices.cuda import CudaDevice
 from tetrad.worker_svc.sampler.custom_classes import import_classes

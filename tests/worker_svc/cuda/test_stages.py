@@ -18,7 +18,8 @@ from tests.worker_svc.ranks.groups import Group, Rank, open_group
 from tests.worker_svc.ranks.in_turns import InTurns
 from tests.worker_svc.ranks.test_loras import LIMITS, install
 from tests.worker_svc.sampler.custom_processors import MODULE
-from tetrad.worker_svc.core.plan import GrammarRows, PromptEmbeds, SamplingSpec, finished
+from tetrad.worker_svc.core.plan import GrammarRows, PromptEmbeds, SamplingSpec
+from tetrad.worker_svc.core.result import finished
 from tetrad.worker_svc.sampler.custom_classes import import_classes
 
 pytestmark = host_only  # NCCL wants a card for each rank

@@ -10,7 +10,8 @@ from tests.worker_svc.cuda.conftest import SMALL, TINY
 from tetrad.services.errors import InternalError, InvalidRequest
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import LoadRequest
-from tetrad.worker_svc.core.plan import GrammarRows, SamplingSpec, finished
+from tetrad.worker_svc.core.plan import GrammarRows, SamplingSpec
+from tetrad.worker_svc.core.result import finished
 from tetrad.worker_svc.devices.cpu import CpuDevice
 
 FAILING, OTHER = 1, 2

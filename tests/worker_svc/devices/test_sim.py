@@ -10,7 +10,8 @@ import pytest
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
-from tetrad.worker_svc.core.plan import ModelRunnerOutput, SamplingSpec
+from tetrad.worker_svc.core.plan import SamplingSpec
+from tetrad.worker_svc.core.result import ModelRunnerOutput
 from tetrad.worker_svc.devices.sim import CostModel, SimDevice, SimRunner
 from tetrad.worker_svc.devices.sim_queue import SimQueue
 from tetrad.worker_svc.families.check import check_model

@@ -14,7 +14,8 @@ from tetrad.services.errors import InvalidRequest, Unsupported
 from tetrad.v1 import worker_pb2
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
-from tetrad.worker_svc.core.plan import EncoderItem, MediaSpan, finished
+from tetrad.worker_svc.core.plan import EncoderItem, MediaSpan
+from tetrad.worker_svc.core.result import finished
 from tetrad.worker_svc.devices.sim import SimDevice
 from tetrad.worker_svc.families.towers import READS_IMAGES, READS_VIDEOS
 from tetrad.worker_svc.media.tower_kinds import TOWER_KINDS

@@ -69,8 +69,10 @@ class ImagePrompt:
             options["deepstack_visual_embeds"] = list(
                 torch.from_numpy(np.concatenate([image.deep for image in self.images], 1))
             )
-        hidden = model.get_decoder()(inputs_embeds=embeddings, **options).last_hidden_state
-        return model.lm_head(hidden[0, len(self.token_ids) - 1 :]).float().log_softmax(-1)
+        decoder = model.get_decoder()
+        decoder = getattr(decoder, "model", decoder)  # Llama 4's has the head
+        hidden = decoder(inputs_embeds=embeddings, **options).last_hidden_state
+        return model.get_output_embeddings()(hidden[0, len(self.token_ids) - 1 :]).float().log_softmax(-1)
 
 
 def image_prompt(seed: int, pieces: list[int | tuple[int, int]], *, has_axes: bool = False, num_deep: int = 0) -> ImagePrompt:

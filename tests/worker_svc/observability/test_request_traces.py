@@ -13,7 +13,8 @@ from tetrad.services.observability import otlp
 from tetrad.services.observability.tracer import open_tracer
 from tetrad.services.observability.tracing import NoTracer
 from tetrad.services.request_context import RequestContext
-from tetrad.worker_svc.core.plan import CachedRequests, ModelRunnerOutput, NewRequest, Pooled, SamplingSpec, SchedulerOutput
+from tetrad.worker_svc.core.plan import CachedRequests, NewRequest, SamplingSpec, SchedulerOutput
+from tetrad.worker_svc.core.result import ModelRunnerOutput, Pooled
 from tetrad.worker_svc.observability.request_traces import RequestTraces
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"

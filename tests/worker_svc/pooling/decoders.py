@@ -8,16 +8,9 @@ import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
 from tetrad.worker_svc.core.device import KvLayout, LoadedModel
-from tetrad.worker_svc.core.plan import (
-    CachedRequests,
-    ModelRunnerOutput,
-    NewRequest,
-    Runner,
-    SamplingSpec,
-    SchedulerOutput,
-    finished,
-)
+from tetrad.worker_svc.core.plan import CachedRequests, NewRequest, SamplingSpec, SchedulerOutput
 from tetrad.worker_svc.core.pooling import PoolingSpec
+from tetrad.worker_svc.core.result import ModelRunnerOutput, Runner, finished
 
 VOCAB_SIZE = 128
 BLOCK_SIZE = 4

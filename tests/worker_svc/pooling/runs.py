@@ -8,8 +8,9 @@ import numpy as np
 from tests.worker_svc.pooling.checkpoints import VOCAB_SIZE
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadedModel, LoadRequest
-from tetrad.worker_svc.core.plan import CachedRequests, ModelRunnerOutput, NewRequest, SamplingSpec, SchedulerOutput, finished
+from tetrad.worker_svc.core.plan import CachedRequests, NewRequest, SamplingSpec, SchedulerOutput
 from tetrad.worker_svc.core.pooling import PoolingSpec
+from tetrad.worker_svc.core.result import ModelRunnerOutput, finished
 from tetrad.worker_svc.devices.cpu import CpuDevice
 
 _NONE = np.empty(0, np.int64)

@@ -23,8 +23,9 @@ from tests.worker_svc.pooling.decoders import (
 )
 from tests.worker_svc.pooling.runs import load, prompts_of, run
 from tetrad.services.errors import ModelError
-from tetrad.worker_svc.core.plan import SchedulerOutput, finished
+from tetrad.worker_svc.core.plan import SchedulerOutput
 from tetrad.worker_svc.core.pooling import PoolingSpec
+from tetrad.worker_svc.core.result import finished
 
 RAW = PoolingSpec("embed", use_activation=False)
 

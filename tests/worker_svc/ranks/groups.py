@@ -10,8 +10,9 @@ from pathlib import Path
 from tests.worker_svc.conftest import LAYOUT
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import Device, KvLayout
-from tetrad.worker_svc.core.plan import ExecutedStep, ModelRunnerOutput, SchedulerOutput, finished
+from tetrad.worker_svc.core.plan import SchedulerOutput
 from tetrad.worker_svc.core.ranks import GroupPlace, Shard, Stage
+from tetrad.worker_svc.core.result import ExecutedStep, ModelRunnerOutput, finished
 from tetrad.worker_svc.devices.cpu import CpuDevice
 from tetrad.worker_svc.worker.compute_thread import ComputeThread
 from tetrad.worker_svc.worker.follower import Follower

@@ -4,7 +4,7 @@ from collections import deque
 
 from tests.worker_svc.conftest import Driver
 from tests.worker_svc.ranks.groups import Group
-from tetrad.worker_svc.core.plan import ModelRunnerOutput, finished
+from tetrad.worker_svc.core.result import ModelRunnerOutput, finished
 
 
 class InTurns:

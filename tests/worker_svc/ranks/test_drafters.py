@@ -18,6 +18,7 @@ from tests.worker_svc.runner.proposals import proposals_of
 from tests.worker_svc.runner.test_draft_heads import MtpReference
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
 from tetrad.worker_svc.core.plan import SamplingSpec
+from tetrad.worker_svc.devices.cpu_model import CpuModel
 
 LAYOUT = KvLayout(num_blocks=200, block_size=16, max_model_len=256, max_num_seqs=16, max_num_batched_tokens=64)
 SAMPLINGS = (GREEDY, SamplingSpec(seed=6, temperature=0.7, top_k=30, top_p=0.9))
@@ -41,30 +42,39 @@ def drafted(request, tmp_path_factory) -> tuple[Path, dict[str, str]]:
     return target, {"draft_method": "eagle3", "draft_model": str(save_eagle3(directory / "draft", **LAYERS_ON_EVERY_STAGE))}
 
 
-def runner_of_one_rank(cpu, path: Path, options: dict[str, str], layout: KvLayout = LAYOUT):
+@pytest.fixture(scope="module")
+def one(drafted, cpu) -> CpuModel:
+    """The model with its drafter on one rank."""
+    path, options = drafted
     drafter = Path(options["draft_model"]) if "draft_model" in options else None
     request = LoadRequest("m", path, draft_method=options["draft_method"], draft_path=drafter)
-    return cpu.load_model(request, lambda *_: None).make_runner(layout)
+    return cpu.load_model(request, lambda *_: None)
 
 
 def run(driver: Driver) -> tuple[list[dict[int, list[int]]], dict[int, list[int]]]:
-    """Run ten steps, each of which verifies the proposals of the one before; return all proposals, and the outputs.
+    """Run seven steps, each of which verifies the proposals of the one before; return all proposals, and the outputs.
 
-    Prompts are computed in two chunks. A request is preempted after the fourth step, and comes again with its output.
+    Prompts are computed in two chunks. A request is preempted after the third step, and comes again with its output.
     """
     for handle, sampling in enumerate(SAMPLINGS):
         driver.add(handle, range(20 + handle, 36 + 3 * handle), sampling)
     driver.step(dict.fromkeys(driver.requests, 7), num_spec_tokens=3)
     proposals = [proposals_of(driver.step({handle: driver.remaining(handle) for handle in driver.requests}, num_spec_tokens=3))]
-    for number in range(10):
+    for number in range(7):
         drafts = {handle: proposals[-1].get(handle, []) for handle in driver.requests}
         proposals.append(proposals_of(driver.verify(drafts, num_spec_tokens=3)))
-        if number == 3:
+        if number == 2:
             again = driver.remove(1)
             request = driver.add(1, again.prompt, again.sampling)
             request.output, request.num_tokens = again.output, len(again.prompt) + len(again.output)
             proposals[-1] |= proposals_of(driver.step({1: driver.remaining(1)}, num_spec_tokens=3))
     return proposals, {handle: each.output for handle, each in driver.requests.items()}
+
+
+@pytest.fixture(scope="module")
+def expected(one) -> tuple[list[dict[int, list[int]]], dict[int, list[int]]]:
+    """Proposals and outputs of one rank."""
+    return run(Driver(one.make_runner(LAYOUT), LAYOUT))
 
 
 # Each kind of drafter beside shards and stages at once; every shape with the kind that reads hidden states of several stages.
@@ -74,22 +84,21 @@ def run(driver: Driver) -> tuple[list[dict[int, list[int]]], dict[int, list[int]
     indirect=["drafted"],
     ids=str,
 )
-def test_proposals_and_tokens_are_those_of_one_rank(cpu, drafted, shape, tmp_path):
+def test_proposals_and_tokens_are_those_of_one_rank(drafted, expected, shape, tmp_path):
     path, options = drafted
-    proposals, outputs = run(Driver(runner_of_one_rank(cpu, path, options), LAYOUT))
-    assert any(len(drafts) == 3 for step in proposals for drafts in step.values())
+    assert any(len(drafts) == 3 for step in expected[0] for drafts in step.values())
 
     with open_group(tmp_path, *shape) as group:
         group.load(path, LAYOUT, **options)
-        assert run(Driver(group, LAYOUT)) == (proposals, outputs)
+        assert run(Driver(group, LAYOUT)) == expected
 
 
-def test_steps_in_flight_bring_the_proposals_of_one_after_the_other(cpu, drafted, tmp_path):
+def test_steps_in_flight_bring_the_proposals_of_one_after_the_other(drafted, one, tmp_path):
     """Each plan asks for proposals, while a step of another request is in flight."""
     path, options = drafted
     expected = {}
     for handle, sampling in enumerate(SAMPLINGS):
-        driver = Driver(runner_of_one_rank(cpu, path, options), LAYOUT)
+        driver = Driver(one.make_runner(LAYOUT), LAYOUT)
         driver.add(handle, range(20 + handle, 36 + 3 * handle), sampling)
         expected[handle] = [proposals_of(driver.step({handle: driver.remaining(handle)}, num_spec_tokens=3)) for _ in range(6)]
 

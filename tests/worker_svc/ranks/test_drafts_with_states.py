@@ -14,7 +14,7 @@ from tetrad.worker_svc.core.plan import SamplingSpec
 
 LAYOUT = KvLayout(num_blocks=60, block_size=16, max_model_len=512, max_num_seqs=8, max_num_batched_tokens=512)
 SAMPLINGS = [GREEDY, SamplingSpec(seed=6, temperature=0.8, top_k=20, top_p=0.9), SamplingSpec(seed=5)]
-NUM_TOKENS = 30
+NUM_TOKENS = 20
 SHAPES = [(2, 1), (1, 2), (1, 3), (2, 2)]
 """Shards and stages. With three stages of mamba2 and nemotron_h, some stages have no layer with a state, or none but these."""
 CASES = [

@@ -23,8 +23,9 @@ from tetrad.services.errors import ModelError, Unavailable
 from tetrad.services.settings import replaced
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import LoadRequest
-from tetrad.worker_svc.core.plan import ExecutedStep, ModelRunnerOutput, SchedulerOutput, finished
+from tetrad.worker_svc.core.plan import SchedulerOutput
 from tetrad.worker_svc.core.ranks import RankLost
+from tetrad.worker_svc.core.result import ExecutedStep, ModelRunnerOutput, finished
 from tetrad.worker_svc.devices import open_device
 from tetrad.worker_svc.devices.cpu import CpuDevice
 

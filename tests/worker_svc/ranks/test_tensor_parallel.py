@@ -21,6 +21,7 @@ from tests.worker_svc.ranks.groups import open_group
 from tetrad.services.errors import DeadlineExceeded, InvalidRequest, ModelError, Unavailable
 from tetrad.worker_svc.core.plan import GrammarRows, SamplingSpec
 from tetrad.worker_svc.core.ranks import GroupPlace, Shard
+from tetrad.worker_svc.layers import rendezvous
 from tetrad.worker_svc.layers.rendezvous import Rendezvous
 from tetrad.worker_svc.native import shared_memory
 
@@ -178,7 +179,8 @@ def test_a_rank_whose_peers_do_not_come_says_so_in_one_line(address, rank, socke
 
 
 @pytest.mark.parametrize(("address", "rank"), [("unix:{}/{}.sock", 0), ("127.0.0.1:0", 0), ("127.0.0.1:0", 1)])
-def test_a_rank_that_another_group_wants_waits_no_longer(address, rank, socket_directory):
+def test_a_rank_that_another_group_wants_waits_no_longer(address, rank, socket_directory, monkeypatch):
+    monkeypatch.setattr(rendezvous, "_CONNECT_S", 0.1)
     addresses = [address.format(socket_directory, number) for number in range(2)]
     place = GroupPlace(Shard(rank, 2), 7, addresses, 60.0, is_wanted=lambda: False)
     started = time.monotonic()

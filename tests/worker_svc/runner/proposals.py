@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from tests.worker_svc.conftest import Driver
-from tetrad.worker_svc.core.plan import ModelRunnerOutput
+from tetrad.worker_svc.core.result import ModelRunnerOutput
 
 
 def proposals_of(result: ModelRunnerOutput) -> dict[int, list[int]]:

@@ -12,7 +12,8 @@ from tests.worker_svc.sampler.custom_processors import MODULE
 from tetrad.services.errors import FailedPrecondition, InternalError, InvalidRequest
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
-from tetrad.worker_svc.core.plan import SamplingSpec, finished
+from tetrad.worker_svc.core.plan import SamplingSpec
+from tetrad.worker_svc.core.result import finished
 from tetrad.worker_svc.devices import import_processors
 from tetrad.worker_svc.devices.cpu import CpuDevice
 

@@ -8,11 +8,12 @@ from tests.e2e.tiny_model import save_tiny_model
 from tests.worker_svc.runner.proposals import check_proposals, proposals_of
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, ModelError, Unsupported
 from tetrad.v1 import worker_pb2
-from tetrad.worker_svc.api.lifecycle import _draft_method
+from tetrad.worker_svc.api.load_wire import decode_draft_method
 from tetrad.worker_svc.api.wire import decode_plan, encode_result
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
-from tetrad.worker_svc.core.plan import SamplingSpec, finished
+from tetrad.worker_svc.core.plan import SamplingSpec
+from tetrad.worker_svc.core.result import finished
 from tetrad.worker_svc.devices.sim import SimDevice
 from tetrad.worker_svc.worker.worker import Worker
 
@@ -203,14 +204,14 @@ def test_proposals_travel_as_columns(driver):
 
 
 def test_other_ways_of_drafting_on_the_worker_are_refused():
-    assert _draft_method(worker_pb2.SpeculativeConfig(method="draft_model", model="small")) == "draft_model"
-    assert _draft_method(worker_pb2.SpeculativeConfig(method="mtp")) == "mtp"
+    assert decode_draft_method(worker_pb2.SpeculativeConfig(method="draft_model", model="small")) == "draft_model"
+    assert decode_draft_method(worker_pb2.SpeculativeConfig(method="mtp")) == "mtp"
     with pytest.raises(Unsupported, match="'medusa' is not supported; use one of draft_model, eagle3, mtp"):
-        _draft_method(worker_pb2.SpeculativeConfig(method="medusa", model="small"))
+        decode_draft_method(worker_pb2.SpeculativeConfig(method="medusa", model="small"))
     with pytest.raises(InvalidRequest, match="'eagle3' needs a model"):
-        _draft_method(worker_pb2.SpeculativeConfig(method="eagle3"))
+        decode_draft_method(worker_pb2.SpeculativeConfig(method="eagle3"))
     with pytest.raises(InvalidRequest, match="'mtp' takes no model"):
-        _draft_method(worker_pb2.SpeculativeConfig(method="mtp", model="small"))
+        decode_draft_method(worker_pb2.SpeculativeConfig(method="mtp", model="small"))
 
 
 def test_a_step_whose_tokens_all_end_a_block_proposes_nothing(driver):

@@ -27,7 +27,7 @@ from tetrad.engine_core_svc.worker.wire import decode_result, encode_plan
 from tetrad.v1 import types_pb2
 from tetrad.worker_svc.api.wire import decode_plan, encode_result
 from tetrad.worker_svc.core.device import KvLayout
-from tetrad.worker_svc.core.plan import finished
+from tetrad.worker_svc.core.result import finished
 from tetrad.worker_svc.kv_cache.cache import KvCache, KvCacheSpec
 from tetrad.worker_svc.kv_cache.layer_groups import LayerGroup
 from tetrad.worker_svc.models.draft_head import NoTaps

@@ -12,7 +12,8 @@ from tetrad.v1 import types_pb2, worker_pb2
 from tetrad.worker_svc.api.wire import capabilities_of, decode_plan, encode_result
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
-from tetrad.worker_svc.core.plan import GrammarRows, ModelRunnerOutput, SamplingSpec
+from tetrad.worker_svc.core.plan import GrammarRows, SamplingSpec
+from tetrad.worker_svc.core.result import ModelRunnerOutput
 from tetrad.worker_svc.devices.cpu import CpuDevice
 from tetrad.worker_svc.devices.sim import CostModel, SimRunner
 

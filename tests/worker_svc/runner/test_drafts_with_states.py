@@ -15,7 +15,7 @@ from tetrad.worker_svc.core.device import KvLayout, LoadRequest
 from tetrad.worker_svc.core.plan import SamplingSpec
 from tetrad.worker_svc.devices.cpu import CpuDevice
 
-NUM_TOKENS = 30
+NUM_TOKENS = 20
 FAMILIES = ("lfm2", "mamba", "falcon_mamba", "jamba", "mamba2", "granite_hybrid", "qwen3_next", "falcon_h1", "nemotron_h")
 EVERY_SKILL = {"lfm2", "mamba", "mamba2", "qwen3_next"}
 """One of each kind of state; others have drafts of which some are right."""

@@ -34,8 +34,8 @@ def reference(source, cpu):
 
 
 @pytest.fixture(scope="module")
-def model(smollm2, load):
-    return load(smollm2, dtype="float32")
+def model(smollm2_float32):
+    return smollm2_float32
 
 
 def test_dequantization(source, smollm2):

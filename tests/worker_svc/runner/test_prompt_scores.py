@@ -11,7 +11,8 @@ from tetrad.v1 import types_pb2
 from tetrad.worker_svc.api.wire import decode_sampling
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import LoadRequest
-from tetrad.worker_svc.core.plan import SamplingSpec, ScoreIds, finished
+from tetrad.worker_svc.core.plan import SamplingSpec, ScoreIds
+from tetrad.worker_svc.core.result import finished
 from tetrad.worker_svc.devices.sim import SimDevice
 from tetrad.worker_svc.runner.prompt_scores import score_failures
 

@@ -18,7 +18,7 @@ from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
 from tetrad.worker_svc.core.host import usable_cores
 from tetrad.worker_svc.core.plan import SamplingSpec
-from tetrad.worker_svc.devices.cpu import CpuDevice
+from tetrad.worker_svc.devices.cpu import CpuDevice, CpuModel
 
 PROMPTS = (
     "The capital of France is",
@@ -76,9 +76,9 @@ def prompts(model_file) -> list[list[int]]:
     return [tokenizer.encode(prompt) for prompt in (PROMPTS[::2] if IS_SHORT else PROMPTS)]
 
 
-def loaded(path: Path, make_driver, **options: object):
+def loaded(path: Path, **options: object) -> CpuModel:
     device = CpuDevice(WorkerSettings(threads=1 if IS_SHORT else usable_cores(), cpu_kernels="native"))
-    return make_driver(device.load_model(LoadRequest(str(path), path, **options), lambda *_: None), LAYOUT)
+    return device.load_model(LoadRequest(str(path), path, **options), lambda *_: None)
 
 
 def greedy_texts(driver, prompts: list[list[int]]) -> list[list[int]]:
@@ -102,8 +102,9 @@ def judgement(driver, prompts: list[list[int]], texts: list[list[int]]) -> Judge
 
 
 @pytest.fixture(scope="module")
-def texts_and_exact(model_file, prompts, make_driver) -> tuple[list[list[int]], Judgement]:
-    driver = loaded(model_file, make_driver, dtype="float32")
+def texts_and_exact(request, model_file, prompts, make_driver) -> tuple[list[list[int]], Judgement]:
+    model = request.getfixturevalue("smollm2_float32") if IS_SHORT else loaded(model_file, dtype="float32")
+    driver = make_driver(model, LAYOUT)
     texts = greedy_texts(driver, prompts)
     return texts, judgement(driver, prompts, texts)
 
@@ -112,7 +113,7 @@ def test_the_default_form_answers_as_float32_does(model_file, prompts, texts_and
     """Another token may be the best one only where float32 finds the two nearly equal."""
     texts, exact = texts_and_exact
 
-    found = judgement(loaded(model_file, make_driver), prompts, texts)
+    found = judgement(make_driver(loaded(model_file), LAYOUT), prompts, texts)
 
     differences = np.abs(found.logprobs - exact.logprobs)
     differs = found.best != exact.best

@@ -20,7 +20,7 @@ from tetrad.services.errors import ModelError
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
 from tetrad.worker_svc.core.plan import SamplingSpec
 
-NUM_TOKENS = 28
+NUM_TOKENS = 20
 SAMPLINGS = [
     SamplingSpec(temperature=0.0),
     SamplingSpec(temperature=0.0),

@@ -6,7 +6,7 @@ import torch
 
 from tests.worker_svc.sampler.sampler_bench import Bench, V, peaks, spec
 from tetrad.services.errors import Unsupported
-from tetrad.worker_svc.api.lifecycle import _logprobs_mode
+from tetrad.worker_svc.api.load_wire import decode_logprobs_mode
 from tetrad.worker_svc.core.plan import SamplingSpec
 from tetrad.worker_svc.core.sampler_options import LogprobsMode
 from tetrad.worker_svc.runner.prompt_logprobs import PromptChunk, collect, prompt_failures
@@ -114,9 +114,9 @@ def test_a_logit_of_a_prompt_that_is_no_number_fails_its_request(logit):
 
 
 def test_an_unknown_mode_is_refused_by_its_name():
-    assert _logprobs_mode("") == LogprobsMode.RAW_LOGPROBS
+    assert decode_logprobs_mode("") == LogprobsMode.RAW_LOGPROBS
     with pytest.raises(Unsupported, match="logprobs_mode 'cooked' is not supported; use one of raw_logprobs, processed"):
-        _logprobs_mode("cooked")
+        decode_logprobs_mode("cooked")
 
 
 def test_requests_without_logprobs_pay_nothing():

@@ -4,7 +4,6 @@
 OpenAI's request bodies; knows no connections.
 """
 
-import base64
 import json
 import random
 from collections.abc import Iterator, Sequence
@@ -13,36 +12,11 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Protocol
 
-from tetrad.library.png import png_of
 from tetrad.services.errors import InvalidRequest
 
 _TOKEN_IDS = range(300, 1000)
 """Ids that are ordinary tokens in every supported vocabulary."""
-_WORDS = [
-    "an",
-    "old",
-    "boat",
-    "on",
-    "the",
-    "river",
-    "in",
-    "front",
-    "of",
-    "a",
-    "small",
-    "town",
-    "with",
-    "many",
-    "red",
-    "roofs",
-    "and",
-    "one",
-    "tall",
-    "tree",
-]
-"""Words that are one token each in most vocabularies."""
-_CHANNELS = 3
-_COMPLETIONS, _CHAT = "/v1/completions", "/v1/chat/completions"
+_COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,43 +80,6 @@ class SharedPrefixes:
 
 
 @dataclass(frozen=True)
-class RandomImages:
-    """Conversations of one message with images of random pixels, so that no cache of images helps.
-
-    Args:
-        num_images: number of images of a message.
-        width, height: size of an image in pixels.
-        input_len: number of words of a message.
-        output_len: number of tokens of an output.
-    """
-
-    num_images: int
-    width: int
-    height: int
-    input_len: int
-    output_len: int
-
-    @property
-    def least_len(self) -> int:
-        """The length of every request without its images."""
-        return self.input_len + self.output_len
-
-    def prompts(self, number: int, seed: int) -> Iterator[Prompt]:
-        """Yield chat requests; the images precede the text."""
-        numbers = random.Random(seed)
-        for _ in range(number):
-            parts = [self._image(numbers) for _ in range(self.num_images)]
-            text = " ".join(numbers.choices(_WORDS, k=self.input_len))
-            messages = [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}]
-            yield Prompt(_CHAT, {"messages": messages, "max_tokens": self.output_len, "ignore_eos": True})
-
-    def _image(self, numbers: random.Random) -> dict[str, Any]:
-        pixels = numbers.randbytes(self.width * self.height * _CHANNELS)
-        file = png_of(pixels, self.width, self.height, _CHANNELS)
-        return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{base64.b64encode(file).decode()}"}}
-
-
-@dataclass(frozen=True)
 class Conversations:
     """The requests of a file, in order, repeated if there are too few.
 
@@ -202,7 +139,7 @@ def _turns(line: str, place: str) -> list[Prompt]:
         text = f'{place} needs either "messages", a list of objects with a role, or "prompt", a text that is not empty.'
         raise InvalidRequest(text, field="dataset_path")
     ends = [number for number, message in enumerate(messages, 1) if message["role"] == "user"]
-    return [Prompt(_CHAT, {"messages": messages[:end], **limit}) for end in ends]
+    return [Prompt(CHAT, {"messages": messages[:end], **limit}) for end in ends]
 
 
 def _limit(entry: dict[str, Any], place: str) -> dict[str, int]:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from tetrad.cli.http_client import base_url
-from tetrad.cli.load.datasets import Dataset, RandomImages, RandomPrompts, SharedPrefixes, read_conversations
+from tetrad.cli.load.datasets import Dataset, RandomPrompts, SharedPrefixes, read_conversations
 from tetrad.cli.load.generator import Level
+from tetrad.cli.load.media_options import OF_MEDIA, add_media_options, check_media_options, media_dataset
 from tetrad.cli.load.summary import LatencyLimits
 from tetrad.cli.load.sweep import Plan
 from tetrad.cli.options import add_engine_options, new_parser
@@ -19,8 +20,6 @@ Number = TypeVar("Number", int, float)
 
 _DEFAULT_CONCURRENCY = 16
 _COMPARISON_ROUNDS = 3
-_MOST_PIXELS = 8192
-"""Maximum width and height of an image."""
 _POSITIVE = (
     "num_requests",
     "input_len",
@@ -30,7 +29,7 @@ _POSITIVE = (
     "burstiness",
     "prefix_len",
     "num_prefixes",
-    "num_images",
+    "audio_seconds",
     "rounds",
     "ttft_ms",
     "tpot_ms",
@@ -39,8 +38,7 @@ _POSITIVE = (
 _OF_DATASETS = {
     "prefix_len": ("prefix_repetition", 256),
     "num_prefixes": ("prefix_repetition", 10),
-    "num_images": ("random-mm", 1),
-    "image_size": ("random-mm", (256, 256)),
+    **{name: ("random-mm", default) for name, default in OF_MEDIA.items()},
 }
 """Option -> the only dataset that it changes, and its value if it is unset."""
 
@@ -93,6 +91,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
             setattr(options, name, default)
         elif options.dataset_name != dataset:
             raise InvalidRequest(f"--{name.replace('_', '-')} needs --dataset-name {dataset}.", field=name)
+    check_media_options(options)
     if options.ignore_eos and options.dataset_name != "custom":
         text = "--ignore-eos needs --dataset-name custom; other outputs have their whole length anyway."
         raise InvalidRequest(text, field="ignore_eos")
@@ -136,8 +135,7 @@ def _dataset(options: argparse.Namespace) -> Dataset:
     if options.dataset_name == "prefix_repetition":
         return SharedPrefixes(options.num_prefixes, options.prefix_len, options.input_len, options.output_len)
     if options.dataset_name == "random-mm":
-        width, height = options.image_size
-        return RandomImages(options.num_images, width, height, options.input_len, options.output_len)
+        return media_dataset(options)
     return RandomPrompts(options.input_len, options.output_len)
 
 
@@ -184,7 +182,7 @@ def _add_dataset(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("dataset")
     text = (
         "random: prompts of random tokens. prefix_repetition: random prompts with shared prefixes. random-mm: "
-        "messages with images of random pixels. custom: conversations of --dataset-path."
+        "messages with images, videos and audio of random values. custom: conversations of --dataset-path."
     )
     names = ("random", "prefix_repetition", "random-mm", "custom")
     group.add_argument("--dataset-name", choices=names, default="random", help=text)
@@ -198,10 +196,7 @@ def _add_dataset(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--prefix-len", "--prefix-repetition-prefix-len", type=int, default=None, metavar="N", help=text)
     text = "Number of shared prefixes of prefix_repetition, which take turns. Unset: 10."
     group.add_argument("--num-prefixes", "--prefix-repetition-num-prefixes", type=int, default=None, metavar="N", help=text)
-    text = "Number of images of each message of random-mm. Unset: 1."
-    group.add_argument("--num-images", "--random-mm-base-items-per-request", type=int, default=None, metavar="N", help=text)
-    text = "Size of each image of random-mm, in pixels. Unset: 256x256."
-    group.add_argument("--image-size", type=_size, default=None, metavar="WxH", help=text)
+    add_media_options(group)
     text = "Generate the maximum of tokens for each request of custom."
     group.add_argument("--ignore-eos", action="store_true", help=text)
 
@@ -223,13 +218,6 @@ def _counts(text: str) -> tuple[int, ...]:
 
 def _rates(text: str) -> tuple[float, ...]:
     return _list(text, float, "a number of more than 0")
-
-
-def _size(text: str) -> tuple[int, int]:
-    numbers = text.lower().split("x")
-    if len(numbers) != 2 or not all(each.isdecimal() and 0 < int(each) <= _MOST_PIXELS for each in numbers):
-        raise argparse.ArgumentTypeError(f"{text!r} must be a width and a height of 1 to {_MOST_PIXELS} pixels, as 640x480")
-    return int(numbers[0]), int(numbers[1])
 
 
 def _list(text: str, kind: type[Number], wanted: str) -> tuple[Number, ...]:

@@ -11,7 +11,8 @@ from typing import NoReturn, Protocol
 from tetrad.services.errors import InternalError, TetradError
 from tetrad.services.log import get_logger
 from tetrad.worker_svc.core.media import ModelMedia
-from tetrad.worker_svc.core.plan import EncoderItem, ExecutedStep, Runner, SchedulerOutput
+from tetrad.worker_svc.core.plan import EncoderItem, SchedulerOutput
+from tetrad.worker_svc.core.result import ExecutedStep, Runner
 from tetrad.worker_svc.cuda.ranks.orders import PlanOrder, encode_order
 from tetrad.worker_svc.runner.rank_channels import RankChannels
 

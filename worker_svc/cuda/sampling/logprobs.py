@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from tetrad.worker_svc.core.plan import Ints, LogprobRows, NewRequest, SamplingSpec
+from tetrad.worker_svc.core.plan import Ints, NewRequest, SamplingSpec
+from tetrad.worker_svc.core.result import LogprobRows
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.kernels.logprobs import gather_logprobs
 from tetrad.worker_svc.sampler.logprobs import WHOLE_VOCABULARY, asked_logprobs, by_width

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from tetrad.worker_svc.core.plan import PromptLogprobs, PromptScores
+from tetrad.worker_svc.core.result import PromptLogprobs, PromptScores
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.sampling.logprobs import TENSORS_A_GROUP, gather_candidates, read_group
 from tetrad.worker_svc.kernels.logprobs import gather_logprobs

@@ -81,7 +81,7 @@ class Mamba2Recurrence:
         if kind == "none":
             return outputs.mul_(gate)
         outputs = outputs.mul_(gate) if kind == "after_gate" else outputs
-        normed = self._norm(outputs.view(len(outputs), self._sizes.num_norm_groups, -1)).flatten(1)
+        normed = self._norm(outputs.view(len(outputs), self._sizes.num_groups, -1)).flatten(1)
         return normed if kind == "after_gate" else normed.mul_(gate)
 
     def _chunk(

@@ -99,18 +99,27 @@ class GenerateRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIdList, _Mapping]] = ..., sampling_params: _Optional[_Union[_types_pb2.SamplingParams, _Mapping]] = ..., text_options: _Optional[_Union[TextOptions, _Mapping]] = ..., n: _Optional[int] = ..., request_id: _Optional[str] = ..., priority: _Optional[int] = ..., add_special_tokens: _Optional[bool] = ..., cache_salt: _Optional[str] = ..., truncate_prompt_tokens: _Optional[int] = ..., truncation_side: _Optional[str] = ..., media: _Optional[_Iterable[_Union[MediaPart, _Mapping]]] = ..., mm_processor_kwargs_json: _Optional[str] = ..., kv_transfer_params_json: _Optional[str] = ..., media_io_kwargs_json: _Optional[str] = ...) -> None: ...
 
 class MediaPart(_message.Message):
-    __slots__ = ("data", "url", "uuid", "media_type", "modality")
+    __slots__ = ("data", "url", "uuid", "media_type", "modality", "embeds")
+    class EmbedsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: bytes
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
     DATA_FIELD_NUMBER: _ClassVar[int]
     URL_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
     MEDIA_TYPE_FIELD_NUMBER: _ClassVar[int]
     MODALITY_FIELD_NUMBER: _ClassVar[int]
+    EMBEDS_FIELD_NUMBER: _ClassVar[int]
     data: bytes
     url: str
     uuid: str
     media_type: str
     modality: str
-    def __init__(self, data: _Optional[bytes] = ..., url: _Optional[str] = ..., uuid: _Optional[str] = ..., media_type: _Optional[str] = ..., modality: _Optional[str] = ...) -> None: ...
+    embeds: _containers.ScalarMap[str, bytes]
+    def __init__(self, data: _Optional[bytes] = ..., url: _Optional[str] = ..., uuid: _Optional[str] = ..., media_type: _Optional[str] = ..., modality: _Optional[str] = ..., embeds: _Optional[_Mapping[str, bytes]] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
     __slots__ = ("index", "text", "token_ids", "finish_reason", "stop_reason", "logprobs", "usage", "request_id", "prompt_logprobs", "kv_transfer_params_json", "weight_version", "prompt_scores", "spec_decode_metrics")

@@ -33,8 +33,9 @@ class ChatMessage(BaseModel):
         " data: URL in base64, or another URL that the server may fetch; `uuid`: the client's name of the image, which may"
         " stand for it later), where the model takes images; of type audio_url in the same form, or input_audio"
         " (`input_audio`: {data, format}, data in base64), where it takes audio; of type video_url, where it takes videos,"
-        " whose data: URL of type video/jpeg may have frames, separated by commas; of type prompt_embeds (`data`: base64 of a"
-        " safetensors file) where the server takes those; of type refusal, for the assistant.",
+        " whose data: URL of type video/jpeg may have frames, separated by commas; of type image_embeds or audio_embeds (base64"
+        " of a file of torch.save, or an object of them), or prompt_embeds (`data`: base64 of a safetensors file), where the"
+        " server takes those; of type refusal, for the assistant.",
     )
     name: str | None = Field(
         None, description="Name of the speaker, for chat templates that distinguish several speakers of one role."

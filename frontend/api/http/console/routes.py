@@ -24,10 +24,11 @@ from tetrad.frontend.llm.model_directory import ModelDirectory
 _FORM = StreamForm(closing=b"")
 _DIRECTORY = Path(__file__).parent / "static"
 _CONTENT_SECURITY_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; base-uri 'none'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src blob:; connect-src 'self'; "
+    "base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 )
-"""Allows the page only its own scripts, calls of its own server, and pictures that its user attaches (blob:).
+"""Allows the page only its own scripts, calls of its own server, and the files that its user attaches (blob:).
 
 It forbids inline scripts and styles, other hosts, frames around the page, and the conversion of text to HTML (trusted types).
 """

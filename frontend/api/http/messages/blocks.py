@@ -18,7 +18,7 @@ from tetrad.frontend.api.http.messages.bodies import (
 )
 from tetrad.frontend.api.http.messages.images import image_of
 from tetrad.frontend.api.http.schemas.fields import required
-from tetrad.frontend.api.http.turns.image_contents import content_of, joined_contents, text_and_images
+from tetrad.frontend.api.http.turns.media_contents import content_of, joined_contents, text_and_media
 from tetrad.frontend.chat.conversation import Conversation, NamedTool, ToolChoice, thinking_kwargs
 from tetrad.frontend.media.items import MediaSource
 from tetrad.frontend.parsing.elements.interface import Tool
@@ -121,7 +121,7 @@ def _tool_result(path: str, block: ContentBlock, calls: dict[str, str]) -> tuple
         text = f"{path}.tool_use_id: {call_id!r:.64} is the id of no tool_use block in a turn before."
         raise InvalidRequest(text, field=f"{path}.tool_use_id")
     parts = ((f"{path}.content.{place}", each) for place, each in enumerate(block.content or ()))
-    text, images = text_and_images(content_of(image_of(where, each) or _text(where, each) for where, each in parts))
+    text, images = text_and_media(content_of(image_of(where, each) or _text(where, each) for where, each in parts))
     content = text or ("The tool failed." if block.is_error else "")
     return {"role": "tool", "tool_call_id": call_id, "name": calls[call_id], "content": content}, images
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tetrad.frontend.api.http.ollama.bodies import ChatRequest, GenerateRequest, MessageBody
-from tetrad.frontend.api.http.turns.image_contents import Content, content_of
+from tetrad.frontend.api.http.turns.media_contents import Content, content_of
 from tetrad.frontend.chat.conversation import Conversation, thinking_kwargs
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.media.items import MediaSource

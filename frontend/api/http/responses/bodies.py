@@ -36,19 +36,38 @@ def _as_items(value: object) -> object:
     return [{"type": "message", "role": "user", "content": value}] if isinstance(value, str) else value
 
 
+class InputAudio(Body):
+    """Audio as a file."""
+
+    data: str | None = Field(None, description="The file in base64.")
+    format: str | None = Field(None, description="Such as `wav` or `mp3`; the file itself says what it is.")
+
+
+class MediaUrl(Body):
+    """Where a file is."""
+
+    url: str | None = Field(None, description="A data: URL in base64, or another URL that the server may fetch.")
+    uuid: str | None = Field(None, description="The client's name of the file, which may stand for it later.")
+
+
 class ContentPart(Body):
     """A part of a message, of a tool's output, or of reasoning."""
 
     type: str = Field(
-        description="`input_text`, `input_image` (of users, and of outputs of functions), `output_text`, `refusal`, "
-        "`reasoning_text` or `summary_text`; others are refused."
+        description="`input_text`, `input_image`, `input_audio`, `audio_url` or `video_url` (of users, and of outputs of "
+        "functions), `output_text`, `refusal`, `reasoning_text` or `summary_text`; others are refused."
     )
     text: str | None = Field(None, description="The text.")
     image_url: str | None = Field(
         None, description="input_image: a data: URL in base64, or another URL that the server may fetch."
     )
     detail: str | None = Field(None, description="input_image: accepted without effect; see mm_processor_kwargs.")
-    uuid: str | None = Field(None, description="input_image: the client's name of the image, which may stand for it later.")
+    input_audio: InputAudio | None = Field(None, description="input_audio: the file.")
+    audio_url: str | MediaUrl | None = Field(None, description="audio_url: where the file is.")
+    video_url: str | MediaUrl | None = Field(
+        None, description="video_url: where the file is; a data:video/jpeg;base64, URL may have frames, separated by commas."
+    )
+    uuid: str | None = Field(None, description="The client's name of an image, audio or video, which may stand for it later.")
     file_id: str | None = Field(None, description="Not supported: this server stores no files.")
     refusal: str | None = Field(None, description="refusal: its text.")
 
@@ -203,6 +222,9 @@ class InputBody(Body):
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="Further variables for the template.")
     mm_processor_kwargs: dict[str, Any] | None = Field(
         None, description="Settings of the model's image processor, such as {min_pixels, max_pixels} or {size}."
+    )
+    media_io_kwargs: dict[str, Any] | None = Field(
+        None, description="How files are read, as in chat completions: {video: {num_frames, fps}}."
     )
     conversation: Any = Field(None, description="Not supported: use previous_response_id.")
     previous_response: Any = Field(None, description="Not supported: use previous_response_id, or send its items in input.")

@@ -38,6 +38,7 @@ def conversation_of(body: InputBody, items: Sequence[InputItem], history: Sequen
         add_generation_prompt=not continues,
         continue_final_message=continues,
         mm_processor_kwargs=body.mm_processor_kwargs,
+        media_io_kwargs=body.media_io_kwargs,
     )
 
 

@@ -14,7 +14,7 @@ from tetrad.frontend.api.http.responses.encrypted_content import text_of_encrypt
 from tetrad.frontend.api.http.responses.tools import joined_name
 from tetrad.frontend.api.http.schemas.fields import required
 from tetrad.frontend.api.http.turns.blocks import arguments_of
-from tetrad.frontend.api.http.turns.image_contents import Content, content_of, text_and_images
+from tetrad.frontend.api.http.turns.media_contents import Content, content_of, text_and_media
 from tetrad.frontend.media.items import MediaSource
 from tetrad.frontend.media.parts import media_of_part
 from tetrad.services.errors import InvalidRequest
@@ -25,6 +25,7 @@ _ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})_[0-9]+")
 CALLS = ("function_call", "custom_tool_call")
 OUTPUTS = ("function_call_output", "custom_tool_call_output")
 _ROLES = ("user", "assistant", "system", "developer")
+_MEDIA_PARTS = ("input_image", "input_audio", "audio_url", "video_url")
 _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 
 
@@ -45,8 +46,8 @@ class Messages:
         self._turn: Message | None = None
         # Id of a call -> name of the function: outputs have the id only.
         self._calls: dict[str, str] = {}
-        # Images of outputs that no message has yet.
-        self._images: list[dict[str, Any]] = []
+        # Images, audio and videos of outputs that no message has yet.
+        self._media: list[dict[str, Any]] = []
 
     def add_all(self, items: Iterable[InputItem], path: str) -> None:
         """Append items, which are at `path` in the body; InvalidRequest names the invalid item."""
@@ -106,27 +107,27 @@ class Messages:
             kind = "custom tool call" if item.type == "custom_tool_call_output" else "function call"
             text = f"{path}.call_id: No tool call found for {kind} output with call_id {call_id:.64}."
             raise InvalidRequest(text, field=f"{path}.call_id")
-        text, images = text_and_images(_content(f"{path}.output", item.output))
+        text, media = text_and_media(_content(f"{path}.output", item.output))
         self._append({"role": "tool", "tool_call_id": call_id, "name": self._calls[call_id], "content": text})
-        self._images += images
+        self._media += media
 
     def _append(self, message: Message) -> None:
-        self._show_images(message["role"])
+        self._show_media(message["role"])
         self.messages.append(message)
         self._turn = None
 
-    def _show_images(self, next_role: str) -> None:
-        """Append the images of outputs as a message of the user: few templates read images of tools.
+    def _show_media(self, next_role: str) -> None:
+        """Append the media of outputs as a message of the user: few templates read media of tools.
 
-        All outputs of one turn stay together, so the images follow the last one.
+        All outputs of one turn stay together, so the media follow the last one.
         """
-        if self._images and next_role != "tool":
-            self.messages.append({"role": "user", "content": self._images})
-            self._images = []
+        if self._media and next_role != "tool":
+            self.messages.append({"role": "user", "content": self._media})
+            self._media = []
 
     def finish(self) -> list[Message]:
         """Return the messages of all items."""
-        self._show_images("")
+        self._show_media("")
         return self.messages
 
     def _has_spoken(self) -> bool:
@@ -135,7 +136,7 @@ class Messages:
     def _assistant(self, *, new: bool) -> Message:
         """Return the message of the assistant's present turn; a new one if there is none or `new` is set."""
         if self._turn is None or new:
-            self._show_images("assistant")
+            self._show_media("assistant")
             self._turn = {"role": "assistant", "content": ""}
             self.messages.append(self._turn)
         return self._turn
@@ -201,12 +202,12 @@ def _joined(path: str, parts: Sequence[ContentPart], separator: str = "\n") -> s
 
 
 def _content(path: str, parts: Sequence[ContentPart]) -> Content:
-    """Return the text of parts, or a list of parts if there are images among them."""
-    return content_of(_image(f"{path}.{place}", part) or _text(f"{path}.{place}", part) for place, part in enumerate(parts))
+    """Return the text of parts, or a list of parts if there are images, audio or videos among them."""
+    return content_of(_media(f"{path}.{place}", part) or _text(f"{path}.{place}", part) for place, part in enumerate(parts))
 
 
-def _image(path: str, part: ContentPart) -> MediaSource | None:
-    if part.type != "input_image":
+def _media(path: str, part: ContentPart) -> MediaSource | None:
+    if part.type not in _MEDIA_PARTS:
         return None
     found = media_of_part(path, part.model_dump(exclude_none=True))
     return found if isinstance(found, MediaSource) else None

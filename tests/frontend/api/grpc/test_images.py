@@ -3,7 +3,8 @@
 import grpc
 import pytest
 
-from tests.frontend.fakes.images import PLACEHOLDER
+from tests.frontend.fakes.images import IMAGES, PLACEHOLDER
+from tetrad.services.models.media_embeds import split_embeds
 from tetrad.services.rpc.channel import open_channel
 from tetrad.services.rpc.columns import unpack_u32
 from tetrad.v1 import inference_pb2 as pb
@@ -54,6 +55,25 @@ async def test_a_name_stands_for_an_image_that_was_seen(stub, tokenizer):
     assert [request.media[0].uuid for request in tokenizer.rendered] == ["cat", "cat"]
 
 
+async def test_embeddings_in_place_of_an_image(tokenizer, engine, serve_frontend):
+    tokenizer.modalities = engine.modalities = IMAGES
+    part = pb.MediaPart(embeds={"image_embeds": b"rows", "image_grid_thw": b"grid"}, uuid="mine")
+    sampling = types_pb2.SamplingParams(max_tokens=2)
+
+    async with (
+        serve_frontend(listen="127.0.0.1:0", enable_mm_embeds=True) as frontend,
+        open_channel(frontend.grpc_address) as channel,
+    ):
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        assert [answer async for answer in stub.Chat(chat(pb.ContentPart(image=part)))]
+        prompt = pb.GenerateRequest(text="<image>", media=[part], sampling_params=sampling)
+        assert [answer async for answer in stub.Generate(prompt)]
+
+    for item in (tokenizer.rendered[0].media[0], tokenizer.encoded[-1].media[0]):
+        assert (item.modality, item.uuid, item.is_embeds) == ("image", "mine", True)
+        assert split_embeds(item.data) == {"image_embeds": b"rows", "image_grid_thw": b"grid"}
+
+
 @pytest.mark.parametrize(
     "prompt", [{"text": "a<image>b"}, {"token_ids": pb.TokenIdList(ids=b"a<image>b")}], ids=["text", "ids"]
 )
@@ -72,8 +92,10 @@ async def test_a_prompt_has_media(stub, engine, prompt):
     [
         ({"media": [pb.MediaPart(data=b"x", modality="smell")]}, "media[0]: media of modality 'smell' are not supported"),
         ({"media": [pb.MediaPart(data=b"x", media_type="audio/wav")]}, "At most 0 audio(s) may be provided in one prompt."),
-        ({"media": [pb.MediaPart()]}, "media[0] needs data, url or uuid."),
+        ({"media": [pb.MediaPart()]}, "media[0] needs data, url, embeds or uuid."),
         ({"media": [pb.MediaPart(data=b"broken")]}, "Failed to load image"),
+        ({"media": [pb.MediaPart(data=b"x", embeds={"image_embeds": b"x"})]}, "media[0] has embeds beside data or url."),
+        ({"media": [pb.MediaPart(embeds={"image_embeds": b"x"})]}, "You must set `--enable-mm-embeds` to input `image_embeds`"),
         ({"mm_processor_kwargs_json": "["}, "mm_processor_kwargs_json is not valid JSON"),
     ],
 )

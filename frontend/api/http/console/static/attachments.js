@@ -1,30 +1,40 @@
-// Attachments: the images of the next message: chosen, dropped or pasted. They stay in this page until the message is sent.
+// Attachments: the images, audio and videos of the next message: chosen, dropped or pasted. They stay in this page until the
+// message is sent.
 
 import { byId, el } from "./dom.js";
 
-/** An image: its file's name, a data URL for the server, and a blob URL that this page shows it by. */
-class Picture {
+/** How this page names and shows the files of each modality that it can send. */
+const KINDS = {
+  image: { one: "an image", many: "images", element: (url, name) => el("img", { src: url, alt: name, title: name }) },
+  audio: { one: "audio", many: "audio", element: (url, name) => el("audio", { src: url, controls: true, title: name }) },
+  video: { one: "a video", many: "videos", element: (url, name) => el("video", { src: url, controls: true, title: name }) },
+};
+
+/** A file: its modality and name, a data URL for the server, and a blob URL that this page shows it by. */
+class Attachment {
   constructor(file, dataUrl) {
-    this.name = file.name || "image";
+    this.modality = modalityOf(file);
+    this.name = file.name || this.modality;
     this.dataUrl = dataUrl;
     this.shownUrl = URL.createObjectURL(file);
   }
 
   part() {
-    return { type: "image_url", image_url: { url: this.dataUrl } };
+    const type = `${this.modality}_url`;
+    return { type, [type]: { url: this.dataUrl } };
   }
 
   element() {
-    return el("img", { src: this.shownUrl, alt: this.name, title: this.name });
+    return KINDS[this.modality].element(this.shownUrl, this.name);
   }
 }
 
 export class Attachments {
   constructor() {
-    this.pictures = [];
-    this.taken = false;
+    this.items = [];
+    this.taken = [];
     this.list = byId("attachments");
-    const [area, files] = [byId("playground"), byId("image-files")];
+    const [area, files] = [byId("playground"), byId("files")];
     byId("attach").addEventListener("click", () => files.click());
     files.addEventListener("change", () => {
       this.add([...files.files]);
@@ -42,10 +52,13 @@ export class Attachments {
     });
   }
 
-  /** Offer images if one of these models, as /v1/models lists them, reads them. */
+  /** Offer the kinds of files that one of these models, as /v1/models lists them, reads. */
   setModels(models) {
-    this.taken = models.some((model) => model.input_modalities?.includes("image"));
-    byId("attach").hidden = !this.taken;
+    this.taken = Object.keys(KINDS).filter((kind) => models.some((model) => model.input_modalities?.includes(kind)));
+    const button = byId("attach");
+    button.hidden = !this.taken.length;
+    button.title = `Attach ${listed(this.taken.map((kind) => KINDS[kind].many), "and")}; they may be dropped or pasted, too`;
+    byId("files").accept = this.taken.map((kind) => `${kind}/*`).join(",");
   }
 
   /** Mark where files may be dropped. The browser would open a file that is dropped elsewhere. */
@@ -57,39 +70,50 @@ export class Attachments {
 
   async add(files) {
     if (!files.length) return;
-    if (!this.taken) {
-      this.show("The model reads no images.");
+    if (!this.taken.length) {
+      this.show(`The model reads no ${KINDS[modalityOf(files[0])]?.many ?? "files"}.`);
       return;
     }
-    const others = files.filter((file) => !file.type.startsWith("image/"));
-    const pictures = files.filter((file) => file.type.startsWith("image/")).map(async (file) => new Picture(file, await dataUrlOf(file)));
-    this.pictures.push(...(await Promise.all(pictures)));
-    this.show(others.map((file) => `${file.name} is not an image.`).join(" "));
+    const isTaken = (file) => this.taken.includes(modalityOf(file));
+    const wanted = listed(this.taken.map((kind) => KINDS[kind].one), "or");
+    const notes = files.filter((file) => !isTaken(file)).map((file) => `${file.name} is not ${wanted}.`);
+    const items = files.filter(isTaken).map(async (file) => new Attachment(file, await dataUrlOf(file)));
+    this.items.push(...(await Promise.all(items)));
+    this.show(notes.join(" "));
   }
 
-  /** Return the pictures, which are attached no longer. */
+  /** Return the files, which are attached no longer. */
   take() {
-    const { pictures } = this;
-    this.pictures = [];
+    const { items } = this;
+    this.items = [];
     this.show();
-    return pictures;
+    return items;
   }
 
   show(note = "") {
-    this.list.replaceChildren(...this.pictures.map((picture) => this.tile(picture)), note && el("span", { role: "alert" }, note));
-    this.list.hidden = !this.pictures.length && !note;
+    this.list.replaceChildren(...this.items.map((item) => this.tile(item)), note && el("span", { role: "alert" }, note));
+    this.list.hidden = !this.items.length && !note;
   }
 
-  tile(picture) {
-    const button = el("button", { class: "quiet", type: "button", "aria-label": `Remove ${picture.name}` }, "×");
+  tile(item) {
+    const button = el("button", { class: "quiet", type: "button", "aria-label": `Remove ${item.name}` }, "×");
     button.addEventListener("click", () => {
-      this.pictures = this.pictures.filter((each) => each !== picture);
+      this.items = this.items.filter((each) => each !== item);
       this.show();
-      URL.revokeObjectURL(picture.shownUrl);
+      URL.revokeObjectURL(item.shownUrl);
       byId("message").focus();
     });
-    return el("span", { class: "tile" }, picture.element(), button);
+    return el("span", { class: "tile" }, item.element(), button);
   }
+}
+
+/** Return the first half of a file's type: "image" of image/png. */
+function modalityOf(file) {
+  return file.type.split("/", 1)[0];
+}
+
+function listed(words, last) {
+  return words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} ${last} ${words.at(-1)}`;
 }
 
 function dataUrlOf(file) {

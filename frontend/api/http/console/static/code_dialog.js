@@ -6,6 +6,7 @@ import { curlOf, pythonOf } from "./request_code.js";
 import { key } from "./server.js";
 
 const LANGUAGES = { curl: curlOf, python: pythonOf };
+const PLURALS = { image: "s", audio: "", video: "s" };
 
 export class CodeDialog {
   constructor() {
@@ -16,10 +17,13 @@ export class CodeDialog {
   }
 
   open(body) {
-    const { named, number } = withoutImages(body);
+    const { named, counts } = withoutFiles(body);
     this.body = named;
     const notes = [key.get() && "TETRAD_API_KEY stands for your API key."];
-    if (number) notes.push(`IMAGE_1${number > 1 ? ` to IMAGE_${number} stand` : " stands"} for your image${number > 1 ? "s" : ""} in base64.`);
+    for (const [kind, number] of Object.entries(counts)) {
+      const name = kind.toUpperCase();
+      notes.push(`${name}_1${number > 1 ? ` to ${name}_${number} stand` : " stands"} for your ${kind}${number > 1 ? PLURALS[kind] : ""} in base64.`);
+    }
     setText(byId("code-note"), notes.filter(Boolean).join(" "));
     this.show(this.language ?? "curl");
     this.dialog.showModal();
@@ -33,15 +37,16 @@ export class CodeDialog {
   }
 }
 
-/** Replace the base64 of images by names: it may have millions of characters. Return the body and the number of images. */
-function withoutImages(body) {
-  let number = 0;
+/** Replace the base64 of files by names: it may have millions of characters. Return the body and the number of files by kind. */
+function withoutFiles(body) {
+  const counts = {};
   const part = (each) => {
-    if (each.type !== "image_url") return each;
-    const [head] = each.image_url.url.split(",", 1);
-    number += 1;
-    return { ...each, image_url: { url: `${head},IMAGE_${number}` } };
+    const [kind, rest] = each.type.split("_");
+    if (rest !== "url") return each;
+    const [head] = each[each.type].url.split(",", 1);
+    counts[kind] = (counts[kind] ?? 0) + 1;
+    return { ...each, [each.type]: { url: `${head},${kind.toUpperCase()}_${counts[kind]}` } };
   };
   const turn = ({ role, content }) => ({ role, content: Array.isArray(content) ? content.map(part) : content });
-  return { named: { ...body, messages: body.messages.map(turn) }, number };
+  return { named: { ...body, messages: body.messages.map(turn) }, counts };
 }

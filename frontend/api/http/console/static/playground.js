@@ -62,23 +62,23 @@ export class Playground {
     this.running?.abort();
     this.turns = [];
     this.latest = null;
-    for (const image of this.messages.querySelectorAll(".message img")) URL.revokeObjectURL(image.src);
+    for (const each of this.messages.querySelectorAll(".attached > *")) URL.revokeObjectURL(each.src);
     this.messages.replaceChildren(this.messages.firstElementChild, byId("welcome") ?? this.welcome);
     this.focus();
   }
 
   async send() {
     const text = this.input.value.trim();
-    const fields = this.running || !(text || this.attachments.pictures.length) ? null : this.sampling.fields();
+    const fields = this.running || !(text || this.attachments.items.length) ? null : this.sampling.fields();
     if (!fields) return;
     this.welcome ??= byId("welcome");
     this.welcome.remove();
     this.input.value = "";
-    const pictures = this.attachments.take();
-    const shown = pictures.length ? [el("div", { class: "pictures" }, ...pictures.map((picture) => picture.element()))] : [];
+    const items = this.attachments.take();
+    const shown = items.length ? [el("div", { class: "attached" }, ...items.map((item) => item.element()))] : [];
     if (text) shown.push(el("div", { class: "body" }, text));
     this.messages.append(el("article", { class: "message user" }, ...shown));
-    await this.answer([...this.turns, userTurn(text, pictures)], fields);
+    await this.answer([...this.turns, userTurn(text, items)], fields);
   }
 
   /** Ask for the latest answer again, with the settings as they are now. */
@@ -115,9 +115,9 @@ export class Playground {
     const fields = this.sampling.fields();
     if (!fields) return;
     const text = this.input.value.trim();
-    const { pictures } = this.attachments;
-    const isNew = text || pictures.length || !this.latest;
-    const turns = isNew ? [...this.turns, userTurn(text || "Hello!", pictures)] : this.latest.asked;
+    const { items } = this.attachments;
+    const isNew = text || items.length || !this.latest;
+    const turns = isNew ? [...this.turns, userTurn(text || "Hello!", items)] : this.latest.asked;
     this.codeDialog.open(this.body(turns, fields));
   }
 
@@ -155,9 +155,9 @@ export class Playground {
   }
 }
 
-/** Images precede the text, as models are trained. */
-function userTurn(text, pictures) {
-  if (!pictures.length) return { role: "user", content: text };
-  const parts = pictures.map((picture) => picture.part());
+/** Images, audio and videos precede the text, as models are trained. */
+function userTurn(text, items) {
+  if (!items.length) return { role: "user", content: text };
+  const parts = items.map((item) => item.part());
   return { role: "user", content: text ? [...parts, { type: "text", text }] : parts };
 }

@@ -39,6 +39,7 @@ async def test_the_page_runs_its_own_scripts_and_calls_its_own_server_only(http)
         "script-src": "'self'",
         "style-src": "'self'",
         "img-src": "'self' blob:",
+        "media-src": "blob:",
         "connect-src": "'self'",
         "base-uri": "'none'",
         "form-action": "'none'",

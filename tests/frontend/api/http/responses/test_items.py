@@ -223,13 +223,13 @@ def test_the_format_is_one_of_text_and_no_constraint_of_forced_calls(choice, is_
     assert (json_format(body) is not None) == is_constraint
 
 
-AUDIO = {"type": "input_audio", "input_audio": {}}
+FILE = {"type": "input_file", "file_id": "f"}
 
 
 @pytest.mark.parametrize(
     ("items", "field"),
     [
-        ([message("user", [AUDIO])], "input.0.content.0.type"),
+        ([message("user", [FILE])], "input.0.content.0.type"),
         ([Q, message("user", [{"type": "input_text"}])], "input.1.content.0.text"),
         ([message("tool", "x")], "input.0.role"),
         ([{"type": "message", "content": "x"}], "input.0.role"),
@@ -241,7 +241,7 @@ AUDIO = {"type": "input_audio", "input_audio": {}}
         ([Q, {"type": "function_call", "call_id": "c", "arguments": "{}"}], "input.1.name"),
         ([output("x")], "input.0.call_id"),
         ([Q, call(), {"type": "function_call_output", "call_id": "c1"}], "input.2.output"),
-        ([Q, call(), output([AUDIO])], "input.2.output.0.type"),
+        ([Q, call(), output([FILE])], "input.2.output.0.type"),
     ],
 )
 def test_an_item_that_cannot_be_is_named(items, field):
@@ -316,3 +316,47 @@ def test_listed_items_have_ids_that_lead_back_to_their_response():
     assert all(item["status"] == "completed" for item in listed)
     assert response_of_item(listed[0]["id"]) == f"resp_{HEX}"
     assert response_of_item("msg_1") is None
+
+
+AUDIO = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
+
+
+@pytest.mark.parametrize(
+    ("part", "modality", "source"),
+    [
+        (AUDIO, "audio", {"base64": "AAAA", "media_type": "audio/wav"}),
+        ({"type": "audio_url", "audio_url": {"url": "data:,a", "uuid": "mine"}}, "audio", {"url": "data:,a", "uuid": "mine"}),
+        ({"type": "video_url", "video_url": "data:,a"}, "video", {"url": "data:,a"}),
+        ({"type": "input_image", "image_url": "data:,a"}, "image", {"url": "data:,a"}),
+    ],
+)
+def test_media_are_parts_of_messages_and_those_of_outputs_follow_them(part, modality, source):
+    text = {"type": "input_text", "text": "what?"}
+
+    found = conversation([message("user", [text, part]), call(), output([part])]).messages
+
+    asked, _, _, shown = found
+    assert [each["type"] for each in (*asked["content"], *shown["content"])] == ["text", modality, modality]
+    for given in (asked["content"][1][modality], shown["content"][0][modality]):
+        assert {name: getattr(given, name) for name in source} == source
+
+
+@pytest.mark.parametrize(
+    ("part", "field"),
+    [
+        ({"type": "input_audio"}, "input.0.content.0.input_audio"),
+        ({"type": "input_audio", "input_audio": {"format": "wav"}}, "input.0.content.0.input_audio.data"),
+        ({"type": "video_url"}, "input.0.content.0.video_url"),
+    ],
+)
+def test_a_wrong_part_with_media_is_named(part, field):
+    with pytest.raises(InvalidRequest) as refused:
+        conversation([message("user", [part])])
+
+    assert refused.value.field == field
+
+
+def test_settings_of_files_reach_the_conversation():
+    body = ResponsesRequest(input="hi", media_io_kwargs={"video": {"num_frames": 2}})
+
+    assert conversation_of(body, body.input, ()).media_io_kwargs == {"video": {"num_frames": 2}}

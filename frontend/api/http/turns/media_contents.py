@@ -1,6 +1,7 @@
-"""Image contents: contents of messages that may have images among their texts, in the common form of all chat APIs.
+"""Media contents: contents of messages that may have images, audio or videos among their texts, in the common form of all chat
+APIs.
 
-A content without images is a text; one with images is a list of parts.
+A content without media is a text; one with media is a list of parts.
 """
 
 from collections.abc import Iterable
@@ -14,7 +15,7 @@ Content = str | list[Part]
 
 
 def content_of(pieces: Iterable[str | MediaSource]) -> Content:
-    """Return the content of texts and images, in order; texts alone are joined with line breaks."""
+    """Return the content of texts and media, in order; texts alone are joined with line breaks."""
     given = list(pieces)
     texts = [piece for piece in given if isinstance(piece, str)]
     if len(texts) == len(given):
@@ -22,8 +23,8 @@ def content_of(pieces: Iterable[str | MediaSource]) -> Content:
     return [_text_part(piece) if isinstance(piece, str) else media_part(piece) for piece in given]
 
 
-def text_and_images(content: Content) -> tuple[str, list[Part]]:
-    """Return the joined texts of a content, and the parts of its images."""
+def text_and_media(content: Content) -> tuple[str, list[Part]]:
+    """Return the joined texts of a content, and the parts of its media."""
     if isinstance(content, str):
         return content, []
     texts = [part["text"] for part in content if part["type"] == "text"]
@@ -31,7 +32,7 @@ def text_and_images(content: Content) -> tuple[str, list[Part]]:
 
 
 def joined_contents(first: Content, second: Content) -> Content:
-    """Return one content with all texts and images of two, in order."""
+    """Return one content with all texts and media of two, in order."""
     if isinstance(first, str) and isinstance(second, str):
         return "\n".join(filter(None, (first, second)))
     return [*_parts(first), *_parts(second)]
