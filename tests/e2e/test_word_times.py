@@ -13,7 +13,6 @@ from transformers.utils import ModelOutput
 from tests.combinations.apis import served as apis
 from tests.e2e.adapted_stack import kill, restartable, served, steps_pass
 from tests.e2e.speech_reference import RATE, SpeechReference, save_talkative_whisper
-from tests.e2e.test_images import client_of
 from tests.sounds import encoded, samples
 from tetrad.frontend.speech.words import split_words
 from tetrad.tokenizer_svc.speech.cutting import cut
@@ -23,6 +22,7 @@ SECONDS = 4
 NUM_TOKENS = 40
 HEADS = [[1, 0], [2, 1], [0, 1]]
 WAVE = samples(6.5, seed=2)
+FILE = encoded(WAVE, codec="pcm_f32le")
 OPTIONS = {"max_model_len": 448, "num_gpu_blocks_override": 200}
 FORM = {"language": "de", "response_format": "verbose_json", "timestamp_granularities[]": ["word", "segment"]}
 
@@ -99,7 +99,7 @@ def expected(directory):
 async def ask(http, **fields) -> dict:
     answer = await http.post(
         "/v1/audio/transcriptions",
-        files={"file": ("a.wav", encoded(WAVE, codec="pcm_f32le"))},
+        files={"file": ("a.wav", FILE)},
         data=FORM | {"max_completion_tokens": str(NUM_TOKENS)} | fields,
         timeout=120,
     )
@@ -107,43 +107,41 @@ async def ask(http, **fields) -> dict:
     return answer.json()
 
 
-def check(body: dict, expected: list[tuple[str, float, float]]) -> None:
-    assert [word["word"] for word in body["words"]] == [text for text, _, _ in expected]
-    assert [word["start"] for word in body["words"]] == pytest.approx([start for _, start, _ in expected], abs=1e-3)
-    assert [word["end"] for word in body["words"]] == pytest.approx([end for _, _, end in expected], abs=1e-3)
+def check(words: list[dict], expected: list[tuple[str, float, float]]) -> None:
+    assert [word["word"] for word in words] == [text for text, _, _ in expected]
+    assert [word["start"] for word in words] == pytest.approx([start for _, start, _ in expected], abs=1e-3)
+    assert [word["end"] for word in words] == pytest.approx([end for _, _, end in expected], abs=1e-3)
 
 
-async def test_words_have_transformers_times(directory, expected):
+async def ask_over_grpc(client) -> list[tuple[str, float, float]]:
+    options = {"language": "de", "with_segments": True, "with_words": True}
+    call = inference_pb2.TranscribeOptions(**options, sampling_params=types_pb2.SamplingParams(max_tokens=NUM_TOKENS))
+    parts = [inference_pb2.TranscribeRequest(options=call), inference_pb2.TranscribeRequest(data=FILE)]
+    answers = [each async for each in client.grpc.Transcribe(iter(parts))]
+    return [(word.text.strip(), word.start_s, word.end_s) for each in answers for word in each.words]
+
+
+async def test_words_have_transformers_times(directory, expected, tmp_path):
     assert len(expected) > 30
-    async with served(directory, "word-times", **OPTIONS) as llm, client_of(llm) as http:
-        body = await ask(http)
-        several = await asyncio.gather(*(ask(http) for _ in range(3)))
-        without = await ask(http, **{"timestamp_granularities[]": ["segment"]})
+    options = OPTIONS | {"max_num_batched_tokens": 16}
+    async with served(directory, "word-times", **options) as llm, apis(llm, tmp_path) as client:
+        body, other, of_grpc = await asyncio.gather(ask(client.http), ask(client.http), ask_over_grpc(client))
+        without = await ask(client.http, **{"timestamp_granularities[]": ["segment"]})
 
-    check(body, expected)
-    assert [each["words"] for each in several] == [body["words"]] * 3
+    check(body["words"], expected)
+    assert other["words"] == body["words"]
+    assert of_grpc == [(word["word"], word["start"], word["end"]) for word in body["words"]]
     assert "words" not in without
     assert without["text"] == body["text"]
 
 
-async def test_words_over_grpc(directory, expected, tmp_path):
-    file = encoded(WAVE, codec="pcm_f32le")
-    options = {"language": "de", "with_segments": True, "with_words": True}
-    call = inference_pb2.TranscribeOptions(**options, sampling_params=types_pb2.SamplingParams(max_tokens=NUM_TOKENS))
-    parts = [inference_pb2.TranscribeRequest(options=call), inference_pb2.TranscribeRequest(data=file)]
-    async with served(directory, "grpc-words", **OPTIONS) as llm, apis(llm, tmp_path) as client:
-        answers = [each async for each in client.grpc.Transcribe(iter(parts))]
-
-    words = [word for each in answers for word in each.words]
-    check({"words": [{"word": each.text.strip(), "start": each.start_s, "end": each.end_s} for each in words]}, expected)
-
-
-async def test_prompts_in_chunks_and_a_lost_worker_change_no_time(directory, expected):
+@pytest.mark.exhaustive(short="test_words_have_transformers_times")
+async def test_a_lost_worker_changes_no_time(directory, expected, tmp_path):
     options = OPTIONS | {"max_num_batched_tokens": 16, "num_gpu_blocks_override": 60}
-    async with restartable(directory, "lost-words", **options) as services, client_of(services.llm) as http:
-        running = asyncio.gather(*(ask(http) for _ in range(2)))
+    async with restartable(directory, "lost-words", **options) as services, apis(services.llm, tmp_path) as client:
+        running = asyncio.gather(*(ask(client.http) for _ in range(2)))
         await steps_pass(services.llm, 30)
         assert not running.done()
         await kill(services, "worker")
         for body in await running:
-            check(body, expected)
+            check(body["words"], expected)
