@@ -285,6 +285,7 @@ def _admission(settings: EngineCoreSettings, layout: KVCacheLayout, facts: Worke
             takes_extra_args=bool(facts.logits_processors),
             scores_prompts=facts.scores_prompts,
             writes_speech=facts.is_encoder_decoder,
+            times_tokens=facts.times_tokens and facts.is_encoder_decoder,
             transfers=TransferCheck(settings.kv_role, settings.kv_peers),
             media=(AttendedMediaCheck if facts.is_encoder_decoder else MediaCheck)(
                 settings.model,

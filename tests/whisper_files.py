@@ -55,6 +55,7 @@ def save_whisper(directory: Path, *, seed: int = 0, num_seconds: int = 30, **siz
             "lang_to_id": languages,
             "task_to_id": {task: ids[f"<|{task}|>"] for task in TASKS},
             "no_timestamps_token_id": ids[NO_TIMES],
+            "alignment_heads": [[1, 0], [2, 1], [0, 1]],
         },
         "tokenizer_config.json": {"tokenizer_class": "WhisperTokenizer", "eos_token": END, "bos_token": END, "unk_token": END},
         "preprocessor_config.json": {

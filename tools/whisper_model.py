@@ -80,6 +80,7 @@ def _generation(files: dict[str, bytes]) -> dict[str, Any]:
         "lang_to_id": {names[each]: each for each in its["lang_ids"]}, "max_length": 448, "return_timestamps": False,
         "task_to_id": {"transcribe": _TRANSCRIBE, "translate": _TRANSLATE},
         "suppress_tokens": its["suppress_ids"], "begin_suppress_tokens": its["suppress_ids_begin"],
+        "alignment_heads": its["alignment_heads"],
     }  # fmt: skip
 
 

@@ -109,6 +109,7 @@ def _optional_capabilities(settings: EngineCoreSettings, facts: WorkerFacts) -> 
         types_pb2.CAPABILITY_PROMPT_EMBEDS: facts.takes_embeddings,
         types_pb2.CAPABILITY_MULTIMODAL: bool(facts.modalities),
         types_pb2.CAPABILITY_PROMPT_SCORES: facts.scores_prompts,
+        types_pb2.CAPABILITY_TOKEN_TIMES: facts.times_tokens and facts.is_encoder_decoder,
     }
     return [capability for capability, is_there in has.items() if is_there]
 

@@ -48,6 +48,7 @@ class AdmissionLimits:
         embedding_size: number of values of one prompt embedding; 0: prompts must be token ids.
         takes_extra_args: whether the workers have custom logits processors, which read extra_args.
         writes_speech: whether the model has an encoder of audio, so that its outputs may have rules.
+        times_tokens: whether the model says when tokens are said.
         media: the limits of media.
     """
 
@@ -66,6 +67,7 @@ class AdmissionLimits:
     takes_extra_args: bool = False
     scores_prompts: bool = False
     writes_speech: bool = False
+    times_tokens: bool = False
     media: MediaCheck = NO_MEDIA
     transfers: TransferCheck = NO_TRANSFERS
 
@@ -210,6 +212,9 @@ class Admission:
                 raise Unsupported(text, field="extra_args")
             if params.HasField("prompt_score_ids") and not self._limits.scores_prompts:
                 text = "prompt_score_ids is not supported by this engine's worker; upgrade it."
+                raise Unsupported(text, field="prompt_score_ids")
+            if params.prompt_score_ids.HasField("num_positions") and not self._limits.times_tokens:
+                text = "prompt_score_ids.num_positions is not supported: no times of tokens come from this engine's worker."
                 raise Unsupported(text, field="prompt_score_ids")
             if params.HasField("speech_rules") and not self._limits.writes_speech:
                 raise Unsupported("speech_rules need a model with an encoder of audio.", field="speech_rules")

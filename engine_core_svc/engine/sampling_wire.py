@@ -138,6 +138,7 @@ def _check_score_ids(message: types_pb2.PromptScoreIds, vocab_size: int) -> None
     name, width = "prompt_score_ids", message.width
     ids = unpack_u32(message.token_ids)
     _require(width > 0, f"{name}.width", "must be at least 1", width)
+    _require(width == 1 or not message.HasField("num_positions"), f"{name}.width", "must be 1 with num_positions", width)
     _require(bool(ids) and len(ids) % width == 0, name, f"must have rows of {width} ids", f"{len(ids)} ids")
     _check_ids(name, {*ids} - {NO_ID}, vocab_size)
 

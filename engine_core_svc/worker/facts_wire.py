@@ -24,6 +24,7 @@ def decode_facts(info: Info, model: worker_pb2.ModelInfo, *, max_message_bytes: 
         hidden_size=model.hidden_size,
         verifies_drafts=types_pb2.CAPABILITY_DRAFT_TOKENS in info.capabilities,
         scores_prompts=types_pb2.CAPABILITY_PROMPT_SCORES in info.capabilities,
+        times_tokens=types_pb2.CAPABILITY_TOKEN_TIMES in info.capabilities,
         keeps_states=types_pb2.CAPABILITY_DRAFTS_WITH_STATES in info.capabilities,
         logits_processors=tuple(info.logits_processors),
         modalities=_decode_modalities(model),

@@ -37,6 +37,7 @@ class WorkerFacts:
     hidden_size: int = 0
     verifies_drafts: bool = False
     scores_prompts: bool = False  # whether given ids may be scored at the positions of a prompt
+    times_tokens: bool = False  # whether the worker is of a release that says when tokens are said
     keeps_states: bool = False  # whether drafts may be planned with a model that has states
     logits_processors: tuple[str, ...] = ()  # names of their custom logits processors
     modalities: tuple[Modality, ...] = ()  # media that prompts may have

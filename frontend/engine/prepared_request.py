@@ -29,6 +29,7 @@ class PreparedRequest:
         embeds: the embeddings of the prompt; None: there are none.
         kv_transfer: what the engine core does with the prompt's KV blocks for another one; None: nothing.
         speech_rules: what a model of speech may write; None: anything.
+        audio_positions: see RequestOptions.
     """
 
     state: RequestState
@@ -43,3 +44,4 @@ class PreparedRequest:
     embeds: PromptEmbeds | None = None
     kv_transfer: KvTransfer | None = None
     speech_rules: SpeechRules | None = None
+    audio_positions: int | None = None

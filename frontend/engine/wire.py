@@ -147,6 +147,8 @@ def encode_sampling(sequence: Sequence, prepared: PreparedRequest) -> types_pb2.
     )
     if params.prompt_logprob_token_ids is not None:
         message.prompt_score_ids.CopyFrom(_encode_score_ids(params.prompt_logprob_token_ids, params.prompt_logprob_start or 0))
+    if prepared.audio_positions is not None:
+        message.prompt_score_ids.num_positions = prepared.audio_positions
     if thinking is not None:
         message.thinking_token_budget = params.thinking_token_budget or 0
         message.thinking_start_token_ids.extend(thinking.start)

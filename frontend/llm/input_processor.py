@@ -59,7 +59,7 @@ class InputProcessor:
         self._info, self._formats = model.tokenizer, model.formats
         self._stream_interval, self._names_reasoning = model.stream_interval, model.names_reasoning
         self._media_adapters = model.media_adapters
-        self.limits = model.limits
+        self.limits, self._padded_vocab_size = model.limits, model.padded_vocab_size
 
     async def prepare(
         self, request: NewRequest, deadline: Deadline | None, *, new_handle: Callable[[], int]
@@ -76,10 +76,12 @@ class InputProcessor:
         params.stream_interval = params.stream_interval or self._stream_interval
         embeds = prompt.embeds if virtual is None else virtual.before(len(ids), prompt.embeds)
         _check_embeds(embeds, params, prompt)
-        self.limits.check_prompt(ids)
+        # A model of speech writes times beyond its tokenizer's vocabulary.
+        vocab_size = None if request.audio_positions is None else self._padded_vocab_size
+        self.limits.check_prompt(ids, vocab_size=vocab_size)
         params = await self._with_start(params, prompt.text, ids, request)
         all_ids = ids if virtual is None else [0] * virtual.num_rows + ids
-        self.limits.check_prompt(all_ids)
+        self.limits.check_prompt(all_ids, vocab_size=vocab_size)
         self.limits.check_logprob_columns(params, len(ids))
         check_rows(params.prompt_logprob_token_ids, params.prompt_logprob_start or 0, len(ids))
         bad_words = await self._encode_bad_words(params.bad_words or [])
@@ -111,6 +113,7 @@ class InputProcessor:
             embeds=embeds,
             kv_transfer=request.kv_transfer,
             speech_rules=request.speech_rules,
+            audio_positions=request.audio_positions,
         )
 
     async def render(self, request: NewRequest) -> RenderedPrompt:

@@ -76,19 +76,22 @@ class Limits:
                 field=field,
             )
 
-    def check_prompt(self, ids: list[int], *, num_new_tokens: int = 1, longest: int | None = None) -> None:
+    def check_prompt(
+        self, ids: list[int], *, num_new_tokens: int = 1, longest: int | None = None, vocab_size: int | None = None
+    ) -> None:
         """Refuse a prompt that is empty, has unknown ids, or leaves no room for `num_new_tokens`.
 
-        `longest`, in tokens, replaces the context's length.
+        `longest`, in tokens, replaces the context's length; `vocab_size` that of texts, for prompts with what a model wrote.
         """
         if not ids:
             raise InvalidRequest("The decoder prompt cannot be empty", field="prompt")
         limit = longest or self.max_model_len
         if len(ids) + num_new_tokens > limit:
             raise PromptTooLong.of_tokens(len(ids), limit, generates=num_new_tokens > 0, field="prompt")
-        if max(ids) >= self._vocab_size or min(ids) < 0:
-            wrong = next(i for i in ids if not 0 <= i < self._vocab_size)
-            text = f"Token id {wrong} in the prompt is out of vocabulary. Vocabulary size: {self._vocab_size}"
+        vocab_size = vocab_size or self._vocab_size
+        if max(ids) >= vocab_size or min(ids) < 0:
+            wrong = next(i for i in ids if not 0 <= i < vocab_size)
+            text = f"Token id {wrong} in the prompt is out of vocabulary. Vocabulary size: {vocab_size}"
             raise InvalidRequest(text, field="prompt")
 
     def check_params(self, params: SamplingParams, *, max_logprobs: int | None = None) -> None:

@@ -88,6 +88,14 @@ class SpeechRules:
 
 
 @dataclass(frozen=True, slots=True)
+class Silence:
+    """Where a model says that nobody speaks in a piece: the probability of a token behind the prompt's token at `position`."""
+
+    token_id: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
 class PreparedSpeech:
     """A recording as the model reads it.
 
@@ -100,6 +108,7 @@ class PreparedSpeech:
         timestamp_step_s: see `first_timestamp_id`.
         pieces: the pieces, in order; at least one.
         rules: what the model may write; None: anything.
+        silence: where the model says that nobody speaks; None: nowhere.
     """
 
     duration_s: float
@@ -109,3 +118,4 @@ class PreparedSpeech:
     timestamp_step_s: float
     pieces: tuple[SpeechPiece, ...]
     rules: SpeechRules | None = None
+    silence: Silence | None = None

@@ -39,6 +39,8 @@ class RequestOptions(TypedDict, total=False):
         kv_transfer: what the engine core does with the prompt's KV blocks for another one; None: nothing. A program gives it
             as vLLM's do, in SamplingParams.extra_args["kv_transfer_params"].
         speech_rules: what a model of speech may write; None: anything.
+        audio_positions: score when tokens are said, in place of their log-probabilities, among the first so many positions of
+            the encoder's output; None: log-probabilities. It needs `prompt_logprob_token_ids` with one id.
     """
 
     priority: int
@@ -55,6 +57,7 @@ class RequestOptions(TypedDict, total=False):
     ticket: Ticket | None
     kv_transfer: KvTransfer | None
     speech_rules: SpeechRules | None
+    audio_positions: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +89,7 @@ class NewRequest:
     ticket: Ticket | None = None
     kv_transfer: KvTransfer | None = None
     speech_rules: SpeechRules | None = None
+    audio_positions: int | None = None
 
     def with_transfer(self) -> Self:
         """Return the request with the KV transfer of its extra_args in `kv_transfer`; InvalidRequest for a wrong one."""

@@ -1,6 +1,6 @@
 """JoinedText: joins the texts of a recording's pieces, delta by delta. Knows white space; knows no requests."""
 
-_WITHOUT_SPACES = frozenset({"ja", "zh", "yue", "th", "lo", "my"})
+WITHOUT_SPACES = frozenset({"ja", "zh", "yue", "th", "lo", "my"})
 """Languages that put no spaces between words."""
 
 
@@ -14,7 +14,7 @@ class JoinedText:
     """
 
     def __init__(self, language: str) -> None:
-        self._separator = "" if language in _WITHOUT_SPACES else " "
+        self._separator = "" if language in WITHOUT_SPACES else " "
         self._piece = 0
         self._is_at_start = True
         self._has_text = False

@@ -14,6 +14,8 @@ class Segment:
         token_ids: the ids of its text.
         avg_logprob: average log-probability of these tokens and of the timestamp at their end.
         text: its text, which may begin with a space.
+        first: index of its first token among those of its piece; its tokens follow one another.
+        no_speech_prob: probability that nobody speaks in its piece; None: unknown.
     """
 
     start_s: float
@@ -21,10 +23,12 @@ class Segment:
     token_ids: list[int]
     avg_logprob: float
     text: str = ""
+    first: int = 0
+    no_speech_prob: float | None = None
 
-    def with_text(self, text: str) -> "Segment":
-        """Return the segment with a text."""
-        return replace(self, text=text)
+    def of_piece(self, text: str, no_speech_prob: float | None) -> "Segment":
+        """Return the segment with a text, and what is known of its piece."""
+        return replace(self, text=text, no_speech_prob=no_speech_prob)
 
 
 def split_at_times(
@@ -51,18 +55,20 @@ def split_at_times(
         ends: ids of the ends of text, which belong to no segment.
     """
     segments: list[Segment] = []
-    begin, ids, values = 0.0, list[int](), list[float]()
+    begin, ids, values, first = 0.0, list[int](), list[float](), 0
 
     def close(end: float) -> None:
         if ids:
             mean = sum(values) / len(values)
-            segments.append(Segment(round(start_s + begin, 3), round(start_s + end, 3), list(ids), mean))
+            times = round(start_s + begin, 3), round(start_s + end, 3)
+            segments.append(Segment(*times, list(ids), mean, first=first))
         ids.clear()
         values.clear()
 
-    for token_id, logprob in zip(token_ids, logprobs, strict=True):
+    for place, (token_id, logprob) in enumerate(zip(token_ids, logprobs, strict=True)):
         if token_id in ends:
             continue
+        first = place if not ids else first
         values.append(logprob)
         if first_timestamp_id is None or token_id < first_timestamp_id:
             ids.append(token_id)

@@ -6,12 +6,15 @@ from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.output_stream import OutputStream
 from tetrad.frontend.media.speech import LanguageDetection, PreparedSpeech, Recording, SpeechPiece, SpeechRules, SpeechTask
 from tetrad.frontend.request.admission import Ticket
+from tetrad.frontend.request.new_request import RequestOptions
 from tetrad.frontend.request.prompts import TokensPrompt
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.frontend.speech.transcription import Transcription
+from tetrad.frontend.speech.word_times import NO_WORD_TIMES, WordFinder, WordTimes, check_word_times
 from tetrad.services.errors import FailedPrecondition, InvalidRequest
 
 _ENGLISH = "en"
+_SCORES, _LOGPROBS = "prompt_scores", "raw_logprobs"
 _CUT_OFF_S = 0.5
 
 
@@ -22,6 +25,7 @@ class SpeechOptions:
     Attributes:
         params: the sampling parameters of each piece.
         with_segments: return segments with their times; text then comes with whole pieces.
+        with_words: return words with their times, too; it needs with_segments.
         model: the requested model's name, which may be an adapter's; empty: the model's own.
         priority: a larger value is more urgent.
         cache_salt: separates the prefix caches of different tenants.
@@ -29,6 +33,7 @@ class SpeechOptions:
 
     params: SamplingParams
     with_segments: bool = False
+    with_words: bool = False
     model: str = ""
     priority: int = 0
     cache_salt: str = ""
@@ -59,16 +64,26 @@ class _Start:
 
     async def run(self) -> Transcription:
         _check_params(self.options.params)
+        if self.options.with_words:
+            check_word_times(self.llm)
         speech = await self.llm.recordings.prepare(self.recording)
         if speech.detection is not None:
             speech = await self._with_language(speech, speech.detection)
-        return Transcription(
-            self.llm,
-            speech,
-            await self._start_all(speech),
-            with_segments=self.options.with_segments,
-            written_language=self._written_language(speech),
-        )
+        language = self._written_language(speech)
+        words = self._word_times(speech, language)
+        try:
+            streams = await self._start_all(speech)
+        except BaseException:
+            words.close()
+            raise
+        with_segments = self.options.with_segments
+        return Transcription(self.llm, speech, streams, words, with_segments=with_segments, written_language=language)
+
+    def _word_times(self, speech: PreparedSpeech, language: str) -> WordFinder:
+        if not self.options.with_words:
+            return NO_WORD_TIMES
+        tickets = self.llm.admission.admit_all(1, [len(piece.token_ids) for piece in speech.pieces])
+        return WordTimes(self.llm, self.request_id, self._request_options(), tickets, language)
 
     def _written_language(self, speech: PreparedSpeech) -> str:
         is_translated = self.recording.task is SpeechTask.TRANSLATE
@@ -100,6 +115,7 @@ class _Start:
             speech.timestamp_step_s,
             tuple(_with_token(piece, token_id) for piece in speech.pieces),
             speech.rules,
+            speech.silence,
         )
 
     async def _start_all(self, speech: PreparedSpeech) -> list[OutputStream]:
@@ -109,6 +125,7 @@ class _Start:
         params.output_kind = RequestOutputKind.DELTA
         if self.options.with_segments:
             params.logprobs, params.detokenize = 0, False
+            self._ask_for_silence(params, speech)
         tickets = llm.admission.admit_all(1, [len(piece.token_ids) for piece in pieces])
         streams: list[OutputStream] = []
         try:
@@ -125,6 +142,14 @@ class _Start:
             raise
         return streams
 
+    def _ask_for_silence(self, params: SamplingParams, speech: PreparedSpeech) -> None:
+        """Let the requests of pieces return the log-probability of silence, if the model and the engine cores have it."""
+        silence, info = speech.silence, self.llm.engine_info
+        has_logprobs = _SCORES in info.capabilities and info.logprobs_mode == _LOGPROBS
+        # Of a model of one language, the start is the last token, which has no row.
+        if silence is not None and has_logprobs and silence.position + 1 < len(speech.pieces[0].token_ids):
+            params.prompt_logprob_token_ids, params.prompt_logprob_start = [silence.token_id], silence.position
+
     async def _add(
         self,
         request_id: str,
@@ -133,17 +158,14 @@ class _Start:
         ticket: Ticket | None = None,
         rules: SpeechRules | None = None,
     ) -> OutputStream:
-        options = self.options
-        return await self.llm.add_request(
-            request_id,
-            prompt,
-            params,
-            priority=options.priority,
-            cache_salt=options.cache_salt,
-            lora_request=self.llm.model_names.lora_of(options.model),
-            ticket=ticket,
-            speech_rules=rules,
-        )
+        # The scores of one id are this module's own, whatever the server's limit for clients is.
+        own = RequestOptions(ticket=ticket, speech_rules=rules, max_logprobs=1)
+        return await self.llm.add_request(request_id, prompt, params, **self._request_options() | own)
+
+    def _request_options(self) -> RequestOptions:
+        """Return the options of all requests of the recording."""
+        options, lora = self.options, self.llm.model_names.lora_of(self.options.model)
+        return RequestOptions(priority=options.priority, cache_salt=options.cache_salt, lora_request=lora)
 
 
 def _check_params(params: SamplingParams) -> None:

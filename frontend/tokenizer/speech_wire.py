@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tetrad.frontend.engine.facts_wire import SPEECH_TASKS
-from tetrad.frontend.media.speech import LanguageDetection, PreparedSpeech, Recording, SpeechPiece, SpeechRules
+from tetrad.frontend.media.speech import LanguageDetection, PreparedSpeech, Recording, Silence, SpeechPiece, SpeechRules
 from tetrad.frontend.tokenizer.media_wire import decode_features
 from tetrad.services.rpc.columns import unpack_u32
 from tetrad.v1 import tokenizer_pb2, types_pb2
@@ -39,6 +39,7 @@ def decode_speech(responses: Sequence[tokenizer_pb2.PrepareSpeechResponse]) -> P
         facts.timestamp_step_s,
         tuple(map(_decode_piece, pieces)),
         _decode_rules(facts.rules) if facts.HasField("rules") else None,
+        Silence(facts.no_speech.token_id, facts.no_speech.position) if facts.HasField("no_speech") else None,
     )
 
 

@@ -172,7 +172,10 @@ def _transcript_as_completion(body: dict[str, Any]) -> dict[str, Any]:
         "index": 0,
         "text": body["text"],
         "token_ids": [token_id for each in segments for token_id in each["tokens"]],
-        "prompt_logprobs": [(each["start"], each["end"], each["text"], each["avg_logprob"]) for each in segments],
+        "prompt_logprobs": [
+            *((each["start"], each["end"], each["text"], each["avg_logprob"], each["no_speech_prob"]) for each in segments),
+            *((each["start"], each["end"], each["word"]) for each in body.get("words") or ()),
+        ],
         "finish_reason": "stop",
         "stop_reason": body.get("language"),
     }

@@ -146,8 +146,8 @@ class Client:
         if response.status_code != 200:
             _refuse(outcome, response.status_code, response.text)
             return
-        is_json = response.headers["content-type"].startswith("application/json")
-        body = response.json() if is_json else {"text": response.text}
+        is_text = response.headers.get("content-type", "").startswith("text/")
+        body = {"text": response.text} if is_text else response.json()
         if request.path == RESPONSES:
             await self._check_kept(body)
         outcome.answer.add(body)

@@ -87,7 +87,7 @@ class SpeechCatalogue:
         return {"language": "fr", "prompt": " ".join(self._rng.choices(WORDS, k=self._rng.randint(3, 30)))}
 
     def _segments(self) -> Body:
-        return {"language": "de", "response_format": "verbose_json"}
+        return {"language": "de", "response_format": "verbose_json", "timestamp_granularities[]": "word"}
 
     def _subtitles(self) -> Body:
         return {"language": "de", "response_format": self._rng.choice(("srt", "vtt"))}

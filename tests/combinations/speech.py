@@ -18,6 +18,7 @@ from tetrad.v1 import inference_pb2, types_pb2
 _SECONDS = (0.3, 1.9, 2.0, 3.1, 6.5)
 """Lengths of the recordings; the model reads 2 s at once."""
 _PART_BYTES = 50_000
+_GRANULARITIES = "timestamp_granularities[]"
 _MEDIA_TYPE = "audio/wav"
 _TASKS = {"transcriptions": types_pb2.SPEECH_TASK_TRANSCRIBE, "translations": types_pb2.SPEECH_TASK_TRANSLATE}
 _WITHOUT_SEGMENTS = ("json", "text")
@@ -66,6 +67,7 @@ class SpeechCall:
             with_segments=fields.pop("response_format") not in _WITHOUT_SEGMENTS,
             media_type=_MEDIA_TYPE,
         )
+        options.with_words = fields.pop(_GRANULARITIES, None) == "word"
         options.sampling_params.max_tokens = fields.pop("max_completion_tokens")
         for name in fields.keys() & inference_pb2.TranscribeOptions.DESCRIPTOR.fields_by_name.keys():
             setattr(options, name, fields.pop(name))
@@ -95,10 +97,11 @@ class SpeechCall:
         if answer.status_code != 200:
             return answer.json()["error"]["message"]
         if form in ("text", *_OF_HTTP_ALONE):
-            return {"text": answer.text.removesuffix("\n"), "segments": []}
+            return {"text": answer.text.removesuffix("\n"), "segments": [], "words": []}
         body = answer.json()
         segments = [_segment(each["start"], each["end"], each["text"], each["tokens"]) for each in body.get("segments", ())]
-        return {"text": body["text"], "segments": segments}
+        words = [(each["start"], each["end"], each["word"]) for each in body.get("words", ())]
+        return {"text": body["text"], "segments": segments, "words": words}
 
     async def _streamed(self, client: Client) -> Any:
         deltas: list[str] = []
@@ -114,7 +117,7 @@ class SpeechCall:
                 if chunk.get("type") == "transcript.text.done":
                     assert chunk["text"] == "".join(deltas), (chunk, deltas)
                 deltas.append(chunk.get("delta", ""))
-        return {"text": "".join(deltas), "segments": []}
+        return {"text": "".join(deltas), "segments": [], "words": []}
 
     async def _answer_over_grpc(self, client: Client, request_id: str) -> Any:
         try:
@@ -126,7 +129,8 @@ class SpeechCall:
             for message in messages
             for each in message.segments
         ]
-        return {"text": "".join(each.text for each in messages), "segments": segments}
+        words = [(each.start_s, each.end_s, each.text.strip()) for message in messages for each in message.words]
+        return {"text": "".join(each.text for each in messages), "segments": segments, "words": words}
 
 
 class SpeechDrawing(Drawing):
@@ -151,6 +155,8 @@ class SpeechDrawing(Drawing):
             "seed": rng.randrange(1 << 40),
             "priority": rng.randint(-2, 2),
         }
+        if fields["response_format"] == "verbose_json" and rng.random() < 0.6:
+            fields[_GRANULARITIES] = "word"
         drawn = {
             "language": lambda: rng.choice([*LANGUAGES, "xx"]),
             "prompt": lambda: rng.choice([self._text_prompt(), "of which there are some", START]),

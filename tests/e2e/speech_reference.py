@@ -19,9 +19,9 @@ RATE = 16_000
 TIME = re.compile(r"<\|\d+\.\d\d\|>")
 
 
-def save_talkative_whisper(directory: Path, num_seconds: int = 30) -> None:
+def save_talkative_whisper(directory: Path, num_seconds: int = 30, seed: int = 3) -> None:
     """Write a tiny model that writes few timestamps; without a change, most of its tokens would be some."""
-    model = save_whisper(directory, seed=3, num_seconds=num_seconds)
+    model = save_whisper(directory, seed=seed, num_seconds=num_seconds)
     tokenizer = AutoTokenizer.from_pretrained(directory)
     with torch.no_grad():
         model.model.decoder.embed_tokens.weight[tokenizer.convert_tokens_to_ids("<|0.00|>") :] *= 0.5
@@ -87,6 +87,11 @@ class SpeechReference:
             ids.append(token)
             logprobs.append(values[token].item())
         return Written(ids[len(prompt) :], logprobs)
+
+    def no_speech(self, features: torch.Tensor, language: str) -> float:
+        """Return the probability that nobody speaks, by the logits behind the start token."""
+        logits = self._logits(features, self.prompt(language, last=()))[0, 0]
+        return logits.softmax(-1)[self.ids("<|nospeech|>")[0]].item()
 
     def text(self, token_ids: list[int]) -> str:
         return TIME.sub("", self.tokenizer.decode(token_ids, skip_special_tokens=True)).strip()

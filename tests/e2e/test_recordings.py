@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
-from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
+from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration, WhisperTokenizer
+from transformers.models.whisper.tokenization_whisper import _combine_tokens_into_words
 
 from tests.e2e.conftest import ONE_TOKENIZER
 
@@ -112,3 +113,30 @@ def test_a_recording_of_a_minute_has_all_words_and_times_in_their_order(speech):
     times = [time for each in answer["segments"] for time in (each["start"], each["end"])]
     assert times == sorted(times)
     assert times[-1] <= answer["duration"] + 0.1
+
+
+def test_words_have_the_times_of_transformers(speech):
+    path = RECORDINGS[0]
+    model = WhisperForConditionalGeneration.from_pretrained(MODEL, dtype=torch.float32, attn_implementation="eager")
+    tokenizer, config = WhisperTokenizer.from_pretrained(MODEL), model.generation_config
+    later = [[layer, head] for layer in range(3, 6) for head in range(8)]
+    config.alignment_heads = getattr(config, "alignment_heads", None) or later
+    samples = samples_of(path) / 32768
+    features = WhisperFeatureExtractor.from_pretrained(MODEL)(samples, sampling_rate=16_000, return_tensors="pt").input_features
+    options = {"language": "en", "task": "transcribe", "return_timestamps": True, "return_token_timestamps": True}
+    written = model.generate(features, return_dict_in_generate=True, **options)
+
+    fields = {"response_format": "verbose_json", "timestamp_granularities[]": "word", "language": "en"}
+    found = speech.text(path.read_bytes(), **fields)["words"]
+
+    ends, [first_time] = written["token_timestamps"][0].tolist(), tokenizer.convert_tokens_to_ids(["<|0.00|>"])
+    ids = written["sequences"][0].tolist()
+    text = [place for place, token in enumerate(ids) if token < config.eos_token_id]
+    assert all(token >= first_time for token in ids[text[-1] + 1 : -1])
+    parts, _, places = _combine_tokens_into_words(tokenizer, [ids[place] for place in text], "english")
+    assert [word["word"] for word in found] == [part.strip() for part in parts]
+    assert [word["start"] for word in found] == pytest.approx([ends[text[each[0]] - 1] for each in places], abs=1e-3)
+    # The last word ends in the recording; transformers finds its end in the silence that fills the 30 s.
+    expected = [ends[text[each[-1]]] for each in places]
+    assert [word["end"] for word in found[:-1]] == pytest.approx(expected[:-1], abs=1e-3)
+    assert found[-1]["end"] <= len(samples) / 16_000

@@ -87,6 +87,7 @@ async def test_segments_have_transformers_tokens_times_and_logprobs(directory, r
     assert [each["start"] for each in segments] == pytest.approx(times[: 2 * len(segments) : 2])
     assert [each["end"] for each in segments[:-1]] == pytest.approx(times[1 : 2 * len(segments) - 2 : 2])
     last = 1 + len(segments[0]["tokens"])  # behind the time of the beginning; its own time is that of the end
+    assert segments[0]["no_speech_prob"] == pytest.approx(reference.no_speech(reference.features(LONG)[0], "de"), rel=1e-3)
     assert segments[0]["avg_logprob"] == pytest.approx(np.mean(found.logprobs[1 : last + 1]), abs=1e-4)
 
 

@@ -5,7 +5,8 @@ import pytest
 from tests.engine_core_svc.fake_worker import expected
 from tests.engine_core_svc.media_values import feature
 from tests.engine_core_svc.service_fakes import Stack
-from tetrad.services.errors import InvalidRequest
+from tetrad.services.errors import InvalidRequest, Unsupported
+from tetrad.services.rpc.columns import pack_u32
 from tetrad.v1 import types_pb2
 
 AUDIO = [types_pb2.ModalityInfo(modality="audio", max_embeds_per_item=500)]
@@ -72,3 +73,14 @@ async def test_other_models_have_no_encoder(stack):
     client = await stack.client()
 
     assert (client.ready.is_encoder_decoder, client.ready.supports_transcription) == (False, False)
+
+
+async def test_times_of_tokens_need_a_worker_that_finds_them(speech_stack):
+    client = await speech_stack.client()
+    asked = types_pb2.PromptScoreIds(token_ids=pack_u32([0]), width=1, num_positions=5)
+    params = types_pb2.SamplingParams(max_tokens=1, prompt_score_ids=asked)
+
+    client.add(9, [9, 8, 7], mm_features=[audio("a")], sampling_params=params)
+    await client.read()
+
+    assert isinstance(client.rejected["r9"], Unsupported)

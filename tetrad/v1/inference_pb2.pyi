@@ -370,7 +370,7 @@ class TranscribeRequest(_message.Message):
     def __init__(self, options: _Optional[_Union[TranscribeOptions, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class TranscribeOptions(_message.Message):
-    __slots__ = ("model", "task", "language", "to_language", "prompt", "with_segments", "sampling_params", "request_id", "priority", "cache_salt", "media_type")
+    __slots__ = ("model", "task", "language", "to_language", "prompt", "with_segments", "sampling_params", "request_id", "priority", "cache_salt", "media_type", "with_words")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     LANGUAGE_FIELD_NUMBER: _ClassVar[int]
@@ -382,6 +382,7 @@ class TranscribeOptions(_message.Message):
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     MEDIA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    WITH_WORDS_FIELD_NUMBER: _ClassVar[int]
     model: str
     task: _types_pb2.SpeechTask
     language: str
@@ -393,23 +394,26 @@ class TranscribeOptions(_message.Message):
     priority: int
     cache_salt: str
     media_type: str
-    def __init__(self, model: _Optional[str] = ..., task: _Optional[_Union[_types_pb2.SpeechTask, str]] = ..., language: _Optional[str] = ..., to_language: _Optional[str] = ..., prompt: _Optional[str] = ..., with_segments: _Optional[bool] = ..., sampling_params: _Optional[_Union[_types_pb2.SamplingParams, _Mapping]] = ..., request_id: _Optional[str] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[str] = ..., media_type: _Optional[str] = ...) -> None: ...
+    with_words: bool
+    def __init__(self, model: _Optional[str] = ..., task: _Optional[_Union[_types_pb2.SpeechTask, str]] = ..., language: _Optional[str] = ..., to_language: _Optional[str] = ..., prompt: _Optional[str] = ..., with_segments: _Optional[bool] = ..., sampling_params: _Optional[_Union[_types_pb2.SamplingParams, _Mapping]] = ..., request_id: _Optional[str] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[str] = ..., media_type: _Optional[str] = ..., with_words: _Optional[bool] = ...) -> None: ...
 
 class TranscribeResponse(_message.Message):
-    __slots__ = ("text", "segments", "summary", "finish_reason", "usage", "request_id")
+    __slots__ = ("text", "segments", "summary", "finish_reason", "usage", "request_id", "words")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    WORDS_FIELD_NUMBER: _ClassVar[int]
     text: str
     segments: _containers.RepeatedCompositeFieldContainer[TranscriptSegment]
     summary: SpeechSummary
     finish_reason: _types_pb2.FinishReason
     usage: Usage
     request_id: str
-    def __init__(self, text: _Optional[str] = ..., segments: _Optional[_Iterable[_Union[TranscriptSegment, _Mapping]]] = ..., summary: _Optional[_Union[SpeechSummary, _Mapping]] = ..., finish_reason: _Optional[_Union[_types_pb2.FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., request_id: _Optional[str] = ...) -> None: ...
+    words: _containers.RepeatedCompositeFieldContainer[TranscriptWord]
+    def __init__(self, text: _Optional[str] = ..., segments: _Optional[_Iterable[_Union[TranscriptSegment, _Mapping]]] = ..., summary: _Optional[_Union[SpeechSummary, _Mapping]] = ..., finish_reason: _Optional[_Union[_types_pb2.FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., request_id: _Optional[str] = ..., words: _Optional[_Iterable[_Union[TranscriptWord, _Mapping]]] = ...) -> None: ...
 
 class SpeechSummary(_message.Message):
     __slots__ = ("duration_s", "language")
@@ -420,18 +424,30 @@ class SpeechSummary(_message.Message):
     def __init__(self, duration_s: _Optional[float] = ..., language: _Optional[str] = ...) -> None: ...
 
 class TranscriptSegment(_message.Message):
-    __slots__ = ("start_s", "end_s", "text", "token_ids", "avg_logprob")
+    __slots__ = ("start_s", "end_s", "text", "token_ids", "avg_logprob", "no_speech_prob")
     START_S_FIELD_NUMBER: _ClassVar[int]
     END_S_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     AVG_LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    NO_SPEECH_PROB_FIELD_NUMBER: _ClassVar[int]
     start_s: float
     end_s: float
     text: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     avg_logprob: float
-    def __init__(self, start_s: _Optional[float] = ..., end_s: _Optional[float] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., avg_logprob: _Optional[float] = ...) -> None: ...
+    no_speech_prob: float
+    def __init__(self, start_s: _Optional[float] = ..., end_s: _Optional[float] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., avg_logprob: _Optional[float] = ..., no_speech_prob: _Optional[float] = ...) -> None: ...
+
+class TranscriptWord(_message.Message):
+    __slots__ = ("start_s", "end_s", "text")
+    START_S_FIELD_NUMBER: _ClassVar[int]
+    END_S_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    start_s: float
+    end_s: float
+    text: str
+    def __init__(self, start_s: _Optional[float] = ..., end_s: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
     __slots__ = ("model", "texts", "dimensions", "request_id", "prompts", "use_activation", "add_special_tokens", "truncate_prompt_tokens", "truncation_side", "priority", "cache_salt")

@@ -309,7 +309,7 @@ class PrepareSpeechResponse(_message.Message):
     def __init__(self, facts: _Optional[_Union[SpeechFacts, _Mapping]] = ..., piece: _Optional[_Union[SpeechPiece, _Mapping]] = ...) -> None: ...
 
 class SpeechFacts(_message.Message):
-    __slots__ = ("duration_s", "num_pieces", "language", "detection", "first_timestamp_id", "timestamp_step_s", "rules")
+    __slots__ = ("duration_s", "num_pieces", "language", "detection", "first_timestamp_id", "timestamp_step_s", "rules", "no_speech")
     DURATION_S_FIELD_NUMBER: _ClassVar[int]
     NUM_PIECES_FIELD_NUMBER: _ClassVar[int]
     LANGUAGE_FIELD_NUMBER: _ClassVar[int]
@@ -317,6 +317,7 @@ class SpeechFacts(_message.Message):
     FIRST_TIMESTAMP_ID_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_STEP_S_FIELD_NUMBER: _ClassVar[int]
     RULES_FIELD_NUMBER: _ClassVar[int]
+    NO_SPEECH_FIELD_NUMBER: _ClassVar[int]
     duration_s: float
     num_pieces: int
     language: str
@@ -324,7 +325,16 @@ class SpeechFacts(_message.Message):
     first_timestamp_id: int
     timestamp_step_s: float
     rules: _types_pb2.SpeechRules
-    def __init__(self, duration_s: _Optional[float] = ..., num_pieces: _Optional[int] = ..., language: _Optional[str] = ..., detection: _Optional[_Union[LanguageDetection, _Mapping]] = ..., first_timestamp_id: _Optional[int] = ..., timestamp_step_s: _Optional[float] = ..., rules: _Optional[_Union[_types_pb2.SpeechRules, _Mapping]] = ...) -> None: ...
+    no_speech: NoSpeech
+    def __init__(self, duration_s: _Optional[float] = ..., num_pieces: _Optional[int] = ..., language: _Optional[str] = ..., detection: _Optional[_Union[LanguageDetection, _Mapping]] = ..., first_timestamp_id: _Optional[int] = ..., timestamp_step_s: _Optional[float] = ..., rules: _Optional[_Union[_types_pb2.SpeechRules, _Mapping]] = ..., no_speech: _Optional[_Union[NoSpeech, _Mapping]] = ...) -> None: ...
+
+class NoSpeech(_message.Message):
+    __slots__ = ("token_id", "position")
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    token_id: int
+    position: int
+    def __init__(self, token_id: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
 
 class LanguageDetection(_message.Message):
     __slots__ = ("prompt_token_ids", "language_token_ids", "languages")

@@ -25,6 +25,7 @@ class Capability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CAPABILITY_LOGPROBS_MODES: _ClassVar[Capability]
     CAPABILITY_PROMPT_SCORES: _ClassVar[Capability]
     CAPABILITY_KV_TRANSFER_CANCEL: _ClassVar[Capability]
+    CAPABILITY_TOKEN_TIMES: _ClassVar[Capability]
 
 class KvCacheKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -99,6 +100,7 @@ CAPABILITY_DRAFTS_WITH_STATES: Capability
 CAPABILITY_LOGPROBS_MODES: Capability
 CAPABILITY_PROMPT_SCORES: Capability
 CAPABILITY_KV_TRANSFER_CANCEL: Capability
+CAPABILITY_TOKEN_TIMES: Capability
 KV_CACHE_KIND_UNSPECIFIED: KvCacheKind
 KV_CACHE_KIND_FULL_ATTENTION: KvCacheKind
 KV_CACHE_KIND_SLIDING_WINDOW: KvCacheKind
@@ -232,14 +234,16 @@ class SpeechRules(_message.Message):
     def __init__(self, suppressed_token_ids: _Optional[bytes] = ..., suppressed_first_token_ids: _Optional[bytes] = ..., first_timestamp_id: _Optional[int] = ..., max_initial_timestamp: _Optional[int] = ..., written_before: _Optional[int] = ...) -> None: ...
 
 class PromptScoreIds(_message.Message):
-    __slots__ = ("token_ids", "width", "start")
+    __slots__ = ("token_ids", "width", "start", "num_positions")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     WIDTH_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
+    NUM_POSITIONS_FIELD_NUMBER: _ClassVar[int]
     token_ids: bytes
     width: int
     start: int
-    def __init__(self, token_ids: _Optional[bytes] = ..., width: _Optional[int] = ..., start: _Optional[int] = ...) -> None: ...
+    num_positions: int
+    def __init__(self, token_ids: _Optional[bytes] = ..., width: _Optional[int] = ..., start: _Optional[int] = ..., num_positions: _Optional[int] = ...) -> None: ...
 
 class RepetitionDetection(_message.Message):
     __slots__ = ("max_pattern_size", "min_pattern_size", "min_count")

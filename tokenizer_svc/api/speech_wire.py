@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.rpc.columns import pack_u32
 from tetrad.tokenizer_svc.api.media_wire import write_feature
-from tetrad.tokenizer_svc.speech.plans import Detection, SpeechRequest, Task, WritingRules
+from tetrad.tokenizer_svc.speech.plans import Detection, Silence, SpeechRequest, Task, WritingRules
 from tetrad.tokenizer_svc.speech.recordings import PreparedPiece, PreparedRecording
 from tetrad.v1 import tokenizer_pb2, types_pb2
 
@@ -48,6 +48,9 @@ def encode_recording(prepared: PreparedRecording) -> Iterator[tokenizer_pb2.Prep
         first_timestamp_id=plan.first_timestamp_id,
         timestamp_step_s=plan.timestamp_step_s,
         rules=None if plan.rules is None else _encode_rules(plan.rules, plan.first_timestamp_id),
+        no_speech=None
+        if (silence := plan.silence) is None
+        else tokenizer_pb2.NoSpeech(token_id=silence.token_id, position=silence.position),
     )
     yield tokenizer_pb2.PrepareSpeechResponse(facts=facts)
     for piece in prepared.pieces:
@@ -60,6 +63,10 @@ def _encode_detection(detection: Detection) -> tokenizer_pb2.LanguageDetection:
         language_token_ids=pack_u32(detection.languages.keys()),
         languages=detection.languages.values(),
     )
+
+
+def _encode_silence(silence: Silence) -> tokenizer_pb2.NoSpeech:
+    return tokenizer_pb2.NoSpeech(token_id=silence.token_id, position=silence.position)
 
 
 def _encode_rules(rules: WritingRules, first_timestamp_id: int | None) -> types_pb2.SpeechRules:

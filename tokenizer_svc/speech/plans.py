@@ -61,6 +61,14 @@ class WritingRules:
 
 
 @dataclass(frozen=True)
+class Silence:
+    """Where a model says that nobody speaks in a piece: the probability of a token behind the prompt's token at `position`."""
+
+    token_id: int
+    position: int
+
+
+@dataclass(frozen=True)
 class PromptPlan:
     """How the prompts of a recording's pieces are made.
 
@@ -72,6 +80,7 @@ class PromptPlan:
         first_timestamp_id: id of the timestamp of a piece's beginning; None: the model writes no times.
         timestamp_step_s: seconds between two neighbouring timestamps.
         rules: what the model may write; None: anything.
+        silence: where the model says that nobody speaks; None: nowhere.
     """
 
     place: Callable[[ProcessedItem, str], tuple[list[int], PlacedMedia]]
@@ -81,6 +90,7 @@ class PromptPlan:
     first_timestamp_id: int | None = None
     timestamp_step_s: float = 0.0
     rules: WritingRules | None = None
+    silence: Silence | None = None
 
 
 class SpeechPrompts(Protocol):

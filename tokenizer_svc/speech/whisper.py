@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 
 from tetrad.services.errors import InvalidRequest, ModelError
 from tetrad.tokenizer_svc.media.items import Expansion, MediaFeature, PlacedMedia, ProcessedItem
-from tetrad.tokenizer_svc.speech.plans import Detection, PromptPlan, SpeechRequest, Task, WritingRules
+from tetrad.tokenizer_svc.speech.plans import Detection, PromptPlan, Silence, SpeechRequest, Task, WritingRules
 from tetrad.tokenizer_svc.tokenizer.tokenizer import Tokenizer
 
 _START, _PREVIOUS, _NO_TIMES, _FIRST_TIME = "<|startoftranscript|>", "<|startofprev|>", "<|notimestamps|>", "<|0.00|>"
+_NO_SPEECH = ("<|nospeech|>", "<|nocaptions|>")
+"""Names of the token behind the start whose probability is that of silence; older files have the second one."""
 _LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
 _ENGLISH = "en"
 _STEP_S = 0.02
@@ -37,6 +39,7 @@ class WhisperPrompts:
         self._languages = _languages(tokenizer)
         self._start, self._no_times = self._required(_START), self._required(_NO_TIMES)
         self._previous = tokenizer.token_id(_PREVIOUS)
+        self._no_speech = next(filter(None, map(tokenizer.token_id, _NO_SPEECH)), None)
         facts = tokenizer.facts
         self._num_ids = int(facts.config["vocab_size"])
         self._first_time = self._first_timestamp()
@@ -73,6 +76,7 @@ class WhisperPrompts:
             first_timestamp_id=first_time,
             timestamp_step_s=0.0 if first_time is None else _STEP_S,
             rules=self._rules(first_time),
+            silence=None if self._no_speech is None else Silence(self._no_speech, len(before) - 1),
         )
 
     def _rules(self, first_time: int | None) -> WritingRules:

@@ -72,6 +72,7 @@ def capabilities_of(worker: Worker) -> Sequence[types_pb2.Capability]:
         types_pb2.CAPABILITY_WEIGHT_UPDATE: True,
         types_pb2.CAPABILITY_LOGPROBS_MODES: True,
         types_pb2.CAPABILITY_PROMPT_SCORES: True,
+        types_pb2.CAPABILITY_TOKEN_TIMES: True,
     }
     return [capability for capability, is_there in has.items() if is_there]
 
@@ -251,7 +252,8 @@ def _decode_score_ids(message: types_pb2.PromptScoreIds) -> ScoreIds:
     ids = ints(message.token_ids)
     if not message.width or not len(ids) or len(ids) % message.width:
         raise InvalidRequest(f"prompt_score_ids has {len(ids)} ids, which are no rows of {message.width}.")
-    return ScoreIds(np.where(ids == _NO_ID, -1, ids).reshape(-1, message.width), message.start)
+    num_positions = message.num_positions if message.HasField("num_positions") else None
+    return ScoreIds(np.where(ids == _NO_ID, -1, ids).reshape(-1, message.width), message.start, num_positions)
 
 
 def _refusal(

@@ -75,6 +75,31 @@ class Tower(Protocol):
         """Return the bytes that `encode` allocates besides its result for an item of this many embeddings."""
 
 
+class Alignment(NamedTuple):
+    """How a model's cross-attention says when tokens are said: see media/time_warping.py.
+
+    Attributes:
+        heads: (layer, head) of those that follow the audio.
+        filter_width: odd number of neighbouring positions of whose weights the median is taken.
+    """
+
+    heads: tuple[tuple[int, int], ...]
+    filter_width: int
+
+
+@runtime_checkable
+class AlignsTokens(Protocol):
+    """A Tower of audio whose model says when tokens are said."""
+
+    @property
+    def alignment(self) -> Alignment:
+        """The heads that follow the audio."""
+
+    @property
+    def modalities(self) -> tuple[Modality, ...]:
+        """See Tower."""
+
+
 @runtime_checkable
 class TakesMedia(Protocol):
     """A LoadedModel that may have a tower."""

@@ -30,10 +30,13 @@ class ScoreIds:
     Attributes:
         token_ids: [1, W], the ids of every row, or [rows, W]; -1: no id.
         start: position of the token whose hidden state predicts the first row's.
+        num_positions: score when tokens are said, in the first so many positions of the encoder's output; None: their
+            log-probabilities.
     """
 
     token_ids: Ints
     start: int
+    num_positions: int | None = None
 
     def rows(self, num_prompt_tokens: int) -> Ints:
         """Return the ids of each row [rows, W] of a prompt of this length."""

@@ -7,7 +7,7 @@ matched to requests by handle.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -28,6 +28,13 @@ class StepRows:
     sampling_rows: Ints  # rows whose last token is the request's last known token, or the last draft after it
 
 
+class WeightSink(Protocol):
+    """Takes the weights with which the tokens of a row attend to the encoder's output."""
+
+    def take(self, layer: int, weights: Any) -> None:
+        """Take the weights [heads, tokens, positions] of a layer."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepInputs(StepRows):
     """The rows of a step, with the inputs of each of the T tokens.
@@ -39,6 +46,7 @@ class StepInputs(StepRows):
             the whole image; all these keys are computed in this step or before it. None: a token attends to no later one.
         encoded: [R], the output of the encoder that a row attends to, as in EncodedItem; None: the row attends to none. Empty:
             no row does.
+        sinks: [R], what takes the weights of a row's cross-attention; None: nothing does. Empty: nothing takes any.
     """
 
     token_ids: Ints  # [T]
@@ -47,6 +55,7 @@ class StepInputs(StepRows):
     axes: Ints | None = None
     ends: Ints | None = None
     encoded: Sequence[Any] = ()
+    sinks: Sequence[WeightSink | None] = ()
 
 
 def order_rows(batch: InputBatch, slots: Ints, num_computed: Ints, num_scheduled: Ints) -> StepRows:

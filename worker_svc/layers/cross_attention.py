@@ -33,5 +33,7 @@ class CrossAttention:
             keys, values = rows.keys_values[self._layer]
             # A third faster for one query than torch's fused kernel on the host.
             scores = torch.bmm(query[:, rows.tokens], keys.transpose(1, 2)).mul_(self._scale)
-            attended[:, rows.tokens] = torch.bmm(scores.softmax(-1), values)
+            weights = scores.softmax(-1)
+            rows.sink.take(self._layer, weights)
+            attended[:, rows.tokens] = torch.bmm(weights, values)
         return self._output(attended.transpose(0, 1).reshape(len(x), -1))

@@ -6,17 +6,29 @@ from typing import NamedTuple
 
 import torch
 
+from tetrad.worker_svc.core.step_inputs import WeightSink
 from tetrad.worker_svc.kv_cache.state_rows import StateRows
+
+
+class NoSink:
+    """The WeightSink that stores nothing."""
+
+    def take(self, layer: int, weights: torch.Tensor) -> None:
+        """Do nothing."""
+
+
+NO_SINK = NoSink()
 
 
 class AttendedRows(NamedTuple):
     """Consecutive tokens of one sequence, and what they attend to: keys and values of an encoder's output of N positions.
 
-    `keys_values` is [layers, 2, heads, N, head_dim].
+    `keys_values` is [layers, 2, heads, N, head_dim]; `sink` takes the weights of each layer.
     """
 
     tokens: slice
     keys_values: torch.Tensor
+    sink: WeightSink = NO_SINK
 
 
 @dataclass(frozen=True, eq=False, slots=True)

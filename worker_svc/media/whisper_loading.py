@@ -4,15 +4,18 @@ The decoder's other weights are read as those of any decoder (families/whisper.p
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from tetrad.services.errors import ModelError, one_line
+from tetrad.services.models.model_directory import read_model_json
 from tetrad.worker_svc.checkpoint.model_config import apply_overrides, read_model_config
 from tetrad.worker_svc.checkpoint.open import open_files
 from tetrad.worker_svc.checkpoint.source import DOWNLOAD_AGAIN, WeightSource
 from tetrad.worker_svc.core.device import LoadRequest
+from tetrad.worker_svc.core.media import Alignment
 from tetrad.worker_svc.families.registry import ENCODER_DECODERS
 from tetrad.worker_svc.families.values import architecture_of
 from tetrad.worker_svc.media.whisper_tower import CrossWeights, WhisperTower
@@ -36,16 +39,16 @@ def load_whisper(request: LoadRequest) -> WhisperTower:
     try:
         with quiet():
             if request.random_weights:
-                return _random(config, request.seed)
-            return _read(config, open_files(request)[0])
+                return _random(config, request)
+            return _read(config, request)
     except (ModelError, MemoryError):
         raise
     except Exception as error:
         raise ModelError(f"transformers cannot make the encoder of {architecture_of(config)}: {one_line(error)}.") from error
 
 
-def _read(values: Mapping[str, Any], source: WeightSource) -> WhisperTower:
-    config = _config(values)
+def _read(values: Mapping[str, Any], request: LoadRequest) -> WhisperTower:
+    config, source = _config(values), open_files(request)[0]
     prefix = "" if source.has("decoder.embed_tokens.weight") else "model."  # as transformers writes WhisperModel
     with torch.device("meta"):
         encoder = _encoder(config)
@@ -64,20 +67,32 @@ def _read(values: Mapping[str, Any], source: WeightSource) -> WhisperTower:
     weights = [
         CrossWeights(*(_load(source, name, shape) for name, shape in zip(names, shapes, strict=True))) for names in products
     ]
-    return WhisperTower(_finished(encoder), weights, config.decoder_attention_heads)
+    return WhisperTower(_finished(encoder), weights, config.decoder_attention_heads, _alignment(config, request.path))
 
 
-def _random(values: Mapping[str, Any], seed: int) -> WhisperTower:
+def _random(values: Mapping[str, Any], request: LoadRequest) -> WhisperTower:
     config = _config(values)
     size = config.d_model
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(request.seed)
         encoder = _encoder(config)
         weights = [
             CrossWeights(_drawn(size, config.init_std), _drawn(size, config.init_std), torch.zeros(size))
             for _ in range(config.decoder_layers)
         ]
-    return WhisperTower(_finished(encoder), weights, config.decoder_attention_heads)
+    return WhisperTower(_finished(encoder), weights, config.decoder_attention_heads, _alignment(config, request.path))
+
+
+def _alignment(config: Any, path: Path) -> Alignment:
+    """Return the heads that generation_config.json names; without any, all of the later half of layers, as openai/whisper."""
+    layers, heads = config.decoder_layers, config.decoder_attention_heads
+    found = [(layer, head) for layer in range(layers // 2, layers) for head in range(heads)]
+    if named := (read_model_json(path, "generation_config.json") or {}).get("alignment_heads"):
+        found = [(int(layer), int(head)) for layer, head in named]
+    if wrong := next(((layer, head) for layer, head in found if not (0 <= layer < layers and 0 <= head < heads)), None):
+        text = f"alignment_heads of generation_config.json has layer {wrong[0]} and head {wrong[1]}"
+        raise ModelError(f"{text}; the decoder has {layers} layers of {heads} heads.")
+    return Alignment(tuple(found), int(config.median_filter_width))
 
 
 def _drawn(size: int, std: float) -> torch.Tensor:

@@ -13,7 +13,7 @@ import torch
 
 from tetrad.services.errors import InternalError, InvalidRequest, TetradError, one_line
 from tetrad.services.log import get_logger
-from tetrad.worker_svc.core.media import AUDIO, EncodedItem, Modality
+from tetrad.worker_svc.core.media import AUDIO, Alignment, EncodedItem, Modality
 from tetrad.worker_svc.core.memory_shortage import memory_for
 from tetrad.worker_svc.core.plan import EncoderItem
 
@@ -39,11 +39,13 @@ class WhisperTower:
         encoder: transformers' encoder, in evaluation mode on the host.
         layers: the products of each layer of the decoder.
         num_heads: number of heads of the decoder's layers.
+        alignment: the heads that say when tokens are said.
     """
 
     is_attended, has_own_thread, uses_mrope, num_deep_layers = True, True, False, 0
 
-    def __init__(self, encoder: Any, layers: Sequence[CrossWeights], num_heads: int) -> None:
+    def __init__(self, encoder: Any, layers: Sequence[CrossWeights], num_heads: int, alignment: Alignment) -> None:
+        self.alignment = alignment
         self._encoder, self._layers, self._num_heads = encoder, tuple(layers), num_heads
         config = encoder.config
         self._length, self._num_bands = int(config.max_source_positions), int(config.num_mel_bins)

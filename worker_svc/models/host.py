@@ -16,7 +16,7 @@ from tetrad.worker_svc.kv_cache.state_rows import DraftedStates, StateRows, buil
 from tetrad.worker_svc.layers.collectives import Collectives
 from tetrad.worker_svc.layers.experts import CountingMixOf, HostMixes, MixOf
 from tetrad.worker_svc.layers.parameters import Parameters
-from tetrad.worker_svc.layers.step import AttendedRows
+from tetrad.worker_svc.layers.step import NO_SINK, AttendedRows
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.models.decoder import Decoder, GivenEmbeddings
 from tetrad.worker_svc.models.draft_head import NoTaps, Taps
@@ -159,7 +159,8 @@ def _attended(inputs: StepInputs) -> Iterator[AttendedRows]:
     for row, encoded in enumerate(inputs.encoded):
         if encoded is not None:
             first = int(inputs.first_token[row])
-            yield AttendedRows(slice(first, first + int(inputs.num_scheduled[row])), encoded)
+            sink = inputs.sinks[row] if inputs.sinks else None
+            yield AttendedRows(slice(first, first + int(inputs.num_scheduled[row])), encoded, sink or NO_SINK)
 
 
 def _embeddings(given: GivenRows) -> GivenEmbeddings:

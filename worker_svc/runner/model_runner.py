@@ -38,6 +38,7 @@ from tetrad.worker_svc.runner.prompt_embeds import SlotEmbeds
 from tetrad.worker_svc.runner.prompt_logprobs import AskedPrompts, collect, prompt_failures
 from tetrad.worker_svc.runner.prompt_scores import AskedScores, collect_scores, score_failures
 from tetrad.worker_svc.runner.step_result import step_result
+from tetrad.worker_svc.runner.token_times import token_times
 from tetrad.worker_svc.runner.warm_up import dummy_plans
 from tetrad.worker_svc.sampler.custom_classes import make_processors
 from tetrad.worker_svc.sampler.sampler import Sampled, Sampler, join_sampled
@@ -112,12 +113,13 @@ class ModelRunner(Generic[M]):
         self._pooling: PoolingRows = NoPooling() if pooling is None else pooling(self._batch)
         self._loras = NoLoras() if loras is None else SlotLoras(loras, layout.max_num_seqs)
         self._embeds = SlotEmbeds(model.embedding_size)
-        self._media = step_media(media)
+        self._media, self._times = step_media(media), token_times(media)
         by_slot: tuple[SlotPart, ...] = (
             self._pooling,
             self._loras,
             self._embeds,
             self._media,
+            self._times,
             self.sampler,
             self._asked_scores,
         )
@@ -168,6 +170,7 @@ class ModelRunner(Generic[M]):
         if not len(rows.slots):
             return ModelRunnerOutput(plan.step_id, _NONE, _NONE, failures=rows.failures)
         inputs = self._media.placed(build_step_inputs(self._batch, rows.slots, rows.num_computed, rows.num_scheduled))
+        inputs = self._times.placed(inputs, self._batch)
         handles = self._batch.handles[inputs.slots]  # a copy
         return BegunStep(plan, inputs, handles, rows.failures, started, time.perf_counter() - started)
 
@@ -178,6 +181,7 @@ class ModelRunner(Generic[M]):
         prompt_logprobs = collect(chunks, hidden, self._prompt_logits, has_logits=self._has_logits)
         scored = self._asked_scores.chunks(inputs, self._batch)
         prompt_scores = collect_scores(scored, hidden, self._prompt_logits, has_logits=self._has_logits)
+        prompt_scores += self._times.finished(inputs)
         pooled, pooling_failures = self._pooling.collect(inputs, hidden)
         slots, sampled = self._sample(plan, inputs, hidden)
         handles = self._batch.handles[slots].astype(np.uint32)

@@ -53,8 +53,9 @@ class AskedScores:
         self._gathered: dict[int, list[Floats]] = {}
 
     def add(self, slot: int, request: NewRequest) -> None:
-        """Store the request if it has score ids."""
-        if (asked := request.sampling.score_ids) is not None:
+        """Store the request if it has score ids, unless it asks for times (token_times.py)."""
+        asked = request.sampling.score_ids
+        if asked is not None and asked.num_positions is None:
             self._asked[slot] = asked.start, asked.rows(request.num_prompt_tokens)
             self._gathered[slot] = []
 

@@ -102,6 +102,9 @@ def params_fields_of(message: types_pb2.SamplingParams) -> dict[str, Any]:
 
 def _scored_of(message: types_pb2.PromptScoreIds) -> tuple[list[list[int]] | list[int], int]:
     """Return the ids of all rows, or of each row, and their start."""
+    if message.HasField("num_positions"):
+        text = "sampling_params.prompt_score_ids.num_positions is not taken here: Transcribe returns times."
+        raise InvalidRequest(text, field="prompt_score_ids")
     ids, width = [NO_ID if each == _NO_ID else each for each in unpack_u32(message.token_ids)], message.width
     if not width or not ids or len(ids) % width:
         text = f"sampling_params.prompt_score_ids has {len(ids)} ids, which are no rows of {width}."

@@ -15,6 +15,7 @@ from tetrad.frontend.request.outputs import RequestOutput
 from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.frontend.speech.segments import Segment
 from tetrad.frontend.speech.start import SpeechOptions, start_transcription
+from tetrad.frontend.speech.words import Word
 from tetrad.services.errors import DeadlineExceeded, InvalidRequest
 from tetrad.v1 import inference_pb2, types_pb2
 
@@ -77,8 +78,10 @@ class SpeechCalls:
             async for part in transcription:
                 usage.add(part.piece, part.output)
                 if part.text or part.segments:
-                    segments = map(_encode_segment, part.segments)
-                    yield inference_pb2.TranscribeResponse(text=part.text, segments=segments, request_id=request_id)
+                    segments, words = map(_encode_segment, part.segments), map(_encode_word, part.words)
+                    yield inference_pb2.TranscribeResponse(
+                        text=part.text, segments=segments, words=words, request_id=request_id
+                    )
         finish = FINISH_REASON_TO_WIRE[transcription.finish_reason]
         yield inference_pb2.TranscribeResponse(finish_reason=finish, usage=usage.message(), request_id=request_id)
 
@@ -104,11 +107,14 @@ class _Usage:
 
 
 def _speech_options(llm: AsyncLLM, options: inference_pb2.TranscribeOptions) -> SpeechOptions:
+    if options.with_words and not options.with_segments:
+        raise InvalidRequest("with_words needs with_segments.", field="with_words")
     # As over HTTP, the text does not depend on chance unless the caller asks for it.
     fixed = {"temperature": 0.0, "max_tokens": None}
     return SpeechOptions(
         params=SamplingParams(**{**llm.default_sampling_fields(), **fixed, **params_fields_of(options.sampling_params)}),
         with_segments=options.with_segments,
+        with_words=options.with_words,
         model=options.model,
         priority=options.priority,
         cache_salt=options.cache_salt,
@@ -156,4 +162,9 @@ def _encode_segment(segment: Segment) -> inference_pb2.TranscriptSegment:
         text=segment.text,
         token_ids=segment.token_ids,
         avg_logprob=segment.avg_logprob,
+        no_speech_prob=segment.no_speech_prob,
     )
+
+
+def _encode_word(word: Word) -> inference_pb2.TranscriptWord:
+    return inference_pb2.TranscriptWord(start_s=word.start_s, end_s=word.end_s, text=word.text)

@@ -134,6 +134,7 @@ def test_widths_of_logprobs_count_the_token_itself(params, widths):
         (scored([1, 2], 0), "prompt_score_ids.width"),
         (scored([1, 2, 3], 2), "prompt_score_ids"),
         (scored([], 2), "prompt_score_ids"),
+        (PromptScoreIds(token_ids=pack_u32([1, 2]), width=2, num_positions=9), "prompt_score_ids.width"),
     ],
 )
 def test_score_ids_that_are_no_rows_are_refused(message, field):

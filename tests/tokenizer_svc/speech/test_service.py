@@ -59,6 +59,7 @@ async def test_a_recording_comes_in_messages(stub_of, whisper):
     assert (facts.HasField("first_timestamp_id"), facts.timestamp_step_s) == (True, 0.02)
     assert facts.rules.first_timestamp_id == facts.first_timestamp_id
     assert facts.rules.max_initial_timestamp == 50
+    assert facts.no_speech.position == 0
     assert [(piece.language_index, len(unpack_u32(piece.token_ids))) for piece in pieces] == [(1, 2), (1, 2)]
     [feature] = pieces[1].mm_features
     assert (feature.modality, feature.offset, feature.length, feature.num_embeds) == ("audio", 0, 0, 1500)

@@ -8,7 +8,7 @@ from tests.whisper_files import END, LANGUAGES, NO_TIMES, PREVIOUS, START
 from tetrad.services.errors import InvalidRequest, ModelError
 from tetrad.tokenizer_svc.loading.load import load_tokenizer
 from tetrad.tokenizer_svc.media.items import ProcessedItem
-from tetrad.tokenizer_svc.speech.plans import SpeechRequest
+from tetrad.tokenizer_svc.speech.plans import Silence, SpeechRequest
 from tetrad.tokenizer_svc.speech.whisper import WhisperPrompts
 
 ITEM = ProcessedItem({})
@@ -78,6 +78,7 @@ def test_earlier_text_comes_first(tokenizer, prompts):
     assert ids[0] == tokenizer.token_id(PREVIOUS)
     assert tokenizer.decode(ids[1 : plan.language_index - 1]) == " Tetrad"
     assert ids[plan.language_index - 1] == tokenizer.token_id(START)
+    assert plan.silence == Silence(tokenizer.token_id("<|nospeech|>"), plan.language_index - 1)
     assert (plan.first_timestamp_id, plan.timestamp_step_s) == (tokenizer.token_id("<|0.00|>"), 0.02)
 
 

@@ -11,8 +11,9 @@ from tests.whisper_files import save_whisper
 from tests.worker_svc.conftest import Driver
 from tetrad.services.errors import InvalidRequest, Unsupported
 from tetrad.worker_svc.core.device import KvLayout
-from tetrad.worker_svc.core.plan import EncoderItem, MediaSpan, SamplingSpec
+from tetrad.worker_svc.core.plan import EncoderItem, MediaSpan, NewRequest, SamplingSpec, ScoreIds
 from tetrad.worker_svc.devices.cpu_model import CpuModel
+from tetrad.worker_svc.runner.token_times import token_times
 
 LAYOUT = KvLayout(num_blocks=200, block_size=16, max_model_len=448, max_num_seqs=16, max_num_batched_tokens=1024)
 SECONDS = 2
@@ -183,3 +184,44 @@ def test_warm_up_needs_no_audio(case):
     case.model.make_runner(LAYOUT).warm_up(lambda *parts: reported.append(parts))
 
     assert reported[-1][0] == reported[-1][1]
+
+
+def times(num_positions: int, start: int = 4) -> SamplingSpec:
+    return SamplingSpec(temperature=0.0, score_ids=ScoreIds(np.zeros((1, 1), np.int64), start, num_positions))
+
+
+@pytest.mark.parametrize("chunk", [37, 36, 7, 5])
+def test_tokens_have_the_same_times_in_chunks(case, chunk):
+    found = []
+    for size in (1000, chunk):
+        driver = Driver(case.model.make_runner(LAYOUT), LAYOUT)
+        driver.add(7, case.prompts[2], times(90), media=(span("2"),))
+        while not driver.requests[7].output:
+            found += driver.step({7: min(size, driver.remaining(7))}).prompt_scores
+
+    [whole, in_chunks] = [each.scores[:, 0].tolist() for each in found]
+    assert whole == in_chunks == sorted(whole)
+    assert len(whole) == len(case.prompts[2]) - 5
+    assert len(set(whole)) > 3
+    assert whole[-1] < 90
+
+
+def asking(num_positions: int, *media: MediaSpan) -> NewRequest:
+    ids = np.arange(6)
+    return NewRequest(1, "r", ids, 6, 0, 6, np.zeros((1, 1), np.int64), times(num_positions), media=media)
+
+
+@pytest.mark.parametrize("num_positions", [0, NUM_POSITIONS + 1])
+def test_times_beyond_the_audio_are_refused(case, num_positions):
+    with pytest.raises(InvalidRequest, match=rf"num_positions must be in \[1, 100\], got {num_positions}"):
+        token_times(case.model.media).check(asking(num_positions, span("2")))
+
+
+def test_times_without_audio_are_refused(case):
+    with pytest.raises(InvalidRequest, match="num_positions needs an item"):
+        token_times(case.model.media).check(asking(5))
+
+
+def test_a_model_of_text_has_no_times():
+    with pytest.raises(Unsupported, match="num_positions is not supported"):
+        token_times(None).check(asking(5))

@@ -16,6 +16,7 @@ from tetrad.frontend.api.http.audio.objects import (
     TranscriptChoice,
     TranscriptChunk,
     TranscriptSegment,
+    TranscriptWord,
     VerboseTranscript,
     segment_object,
 )
@@ -50,6 +51,7 @@ class SpeechAnswer:
         self._options = SpeechOptions(
             params=body.params(llm.default_sampling_fields()),
             with_segments=body.with_segments,
+            with_words=body.with_words,
             model=self._model,
             priority=body.priority,
             cache_salt=body.cache_salt,
@@ -60,11 +62,13 @@ class SpeechAnswer:
         transcription = await self._start()
         texts: list[str] = []
         segments: list[Segment] = []
+        words: list[TranscriptWord] = []
         objects: list[TranscriptSegment] = []
         with closing(transcription):
             async for part in transcription:
                 texts.append(part.text)
                 segments += part.segments
+                words += [TranscriptWord(each.text.strip(), each.start_s, each.end_s) for each in part.words]
                 objects += [
                     segment_object(
                         len(objects) + place,
@@ -84,7 +88,13 @@ class SpeechAnswer:
             return JsonResponse(Transcript(text, usage))
         return JsonResponse(
             VerboseTranscript(
-                self._body.TASK.value, transcription.language or None, transcription.duration_s, text, objects, usage
+                self._body.TASK.value,
+                transcription.language or None,
+                transcription.duration_s,
+                text,
+                objects,
+                words if self._body.with_words else UNSET,
+                usage,
             )
         )
 

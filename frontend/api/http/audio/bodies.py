@@ -13,6 +13,8 @@ from tetrad.frontend.request.sampling_values import EXTRA_ARGS, VllmXargs
 from tetrad.services.errors import InvalidRequest
 
 Format = Literal["json", "text", "srt", "verbose_json", "vtt"]
+_WORD = "word"
+_GRANULARITIES = ("segment", _WORD)
 _WITH_SEGMENTS = ("srt", "verbose_json", "vtt")
 _SAMPLING = ("top_p", "top_k", "min_p", "seed", "frequency_penalty", "repetition_penalty", "presence_penalty")
 
@@ -84,6 +86,11 @@ class TranslationForm(Body):
         """Whether the answer has segments."""
         return self.response_format in _WITH_SEGMENTS
 
+    @property
+    def with_words(self) -> bool:
+        """Whether the answer has words with their times."""
+        return False
+
     def recording(self) -> Recording:
         """Return the recording."""
         return Recording(
@@ -118,7 +125,7 @@ class TranscriptionForm(TranslationForm):
     """POST /v1/audio/transcriptions."""
 
     timestamp_granularities: list[str] = Field(
-        default_factory=list, description="With verbose_json: `segment`, which is always sent; `word` is not supported."
+        default_factory=list, description="With verbose_json: `segment`, which is always sent, and `word`."
     )
     chunking_strategy: str | None = Field(
         None, description="`auto`: long recordings are always cut where they are quiet. Other strategies are not supported."
@@ -135,12 +142,17 @@ class TranscriptionForm(TranslationForm):
         "known_speaker_references",
     )
 
+    @property
+    def with_words(self) -> bool:
+        """Whether the answer has words with their times."""
+        return _WORD in self.timestamp_granularities
+
     @model_validator(mode="after")
     def _check_more(self) -> Self:
         name = "timestamp_granularities"
-        other = next((each for each in self.timestamp_granularities if each != "segment"), None)
+        other = next((each for each in self.timestamp_granularities if each not in _GRANULARITIES), None)
         if other is not None:
-            raise InvalidRequest(f"{name} {other[:32]!r} is not supported, only 'segment'.", field=name)
+            raise InvalidRequest(f"{name} {other[:32]!r} is not supported, only 'segment' and 'word'.", field=name)
         if self.timestamp_granularities and self.response_format != "verbose_json":
             raise InvalidRequest(f"{name} needs response_format verbose_json, got {self.response_format}.", field=name)
         if self.chunking_strategy not in (None, "auto"):

@@ -36,7 +36,17 @@ class TranscriptSegment(msgspec.Struct):
     temperature: Annotated[float, Meta(description="As requested.")]
     avg_logprob: Annotated[float, Meta(description="Average log-probability of its tokens.")]
     compression_ratio: Annotated[float, Meta(description="Bytes of the text by bytes after zlib: high if it repeats itself.")]
-    no_speech_prob: Annotated[float | None, Meta(description="Always null: it is not computed.")] = None
+    no_speech_prob: Annotated[
+        float | None, Meta(description="Probability that nobody speaks in its piece of the recording; null: unknown.")
+    ] = None
+
+
+class TranscriptWord(msgspec.Struct):
+    """A word."""
+
+    word: Annotated[str, Meta(description="What is said, with the punctuation that belongs to it.")]
+    start: Annotated[float, Meta(description="Its start in the recording, in seconds.")]
+    end: Annotated[float, Meta(description="Its end, in seconds.")]
 
 
 class VerboseTranscript(msgspec.Struct, omit_defaults=True):
@@ -47,6 +57,9 @@ class VerboseTranscript(msgspec.Struct, omit_defaults=True):
     duration: Annotated[float, Meta(description="Length of the recording, in seconds.")]
     text: Annotated[str, Meta(description="What is said.")]
     segments: Annotated[list[TranscriptSegment], Meta(description="The text with its times.")]
+    words: Annotated[
+        list[TranscriptWord] | UnsetType, Meta(description="The words with their times, if they were requested.")
+    ] = UNSET
     usage: Annotated[DurationUsage | UnsetType, Meta(description="Length of the recording; not of translations.")] = UNSET
 
 
@@ -93,4 +106,5 @@ def segment_object(number: int, segment: Segment, *, piece_start_s: float, tempe
         temperature=temperature,
         avg_logprob=segment.avg_logprob,
         compression_ratio=len(text) / len(zlib.compress(text)),
+        no_speech_prob=segment.no_speech_prob,
     )

@@ -273,7 +273,8 @@ class TestRefusals:
             ({"include[]": "logprobs"}, "include is not supported by this server.", "include"),
             ({"vllm_xargs": "["}, "vllm_xargs must be a JSON object.", "vllm_xargs"),
             ({"stream_include_usage": "true"}, "Stream options can only be defined", "stream_include_usage"),
-            ({"timestamp_granularities[]": "word"}, "timestamp_granularities 'word' is not", "timestamp_granularities"),
+            ({"timestamp_granularities[]": "line"}, "timestamp_granularities 'line' is not", "timestamp_granularities"),
+            ({"timestamp_granularities[]": "word"}, "timestamp_granularities needs", "timestamp_granularities"),
             ({"timestamp_granularities[]": "segment"}, "timestamp_granularities needs", "timestamp_granularities"),
             ({"file": "text"}, "file is given twice; give it once.", "file"),
         ],
@@ -284,6 +285,15 @@ class TestRefusals:
 
         assert found.startswith(message)
         assert param == field
+
+    async def test_words_of_an_engine_core_that_does_not_find_them(self, hearing):
+        fields = {"timestamp_granularities[]": "word", "response_format": "verbose_json"}
+        message, field = await refused(hearing, status=501, **fields)
+
+        assert message == (
+            "timestamp_granularities 'word' is not supported: the engine core, or its worker, is of a release without it."
+        )
+        assert field == "timestamp_granularities"
 
     async def test_a_form_without_a_file(self, hearing):
         response = await hearing.http.post("/v1/audio/transcriptions", files={"model": (None, "fake")})
