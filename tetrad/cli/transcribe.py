@@ -90,10 +90,9 @@ async def _transcribe(options: argparse.Namespace, recording: tuple[str, bytes])
     async with serving(options) as (url, wait_failed):
         name, data = recording
         async with WaitingLine(f"{name} ({len(data) / _MEGABYTE:.1f} MB)") as line:
-            loop = asyncio.get_running_loop()
 
             def write(text: str) -> None:
-                loop.call_soon_threadsafe(line.end)
+                line.end()
                 print(text, end="", flush=True)
 
             await unless_failed(run_aside(partial(_send, options, url, model, recording, write)), wait_failed())
