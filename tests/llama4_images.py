@@ -34,8 +34,14 @@ def llama4_image_processor() -> type[Any]:
     functional = _functional()
     parts = {name: ModuleType(name) for name in names} | {functional.__name__: functional}
     parts["torchvision.transforms.v2"].functional = functional  # type: ignore[attr-defined]
-    with patch.dict(sys.modules, parts):
-        from transformers.models.llama4.image_processing_llama4 import Llama4ImageProcessor as Whole
+    # Other modules that are imported meanwhile stay: torch cannot be imported twice. Its compiler would take seconds.
+    sys.modules.update(parts)
+    try:
+        with patch.object(torch.compiler, "disable", lambda function: function):
+            from transformers.models.llama4.image_processing_llama4 import Llama4ImageProcessor as Whole
+    finally:
+        for name in parts:
+            del sys.modules[name]
 
     class Processor:
         """See above; attributes are those of transformers' processors."""

@@ -3,6 +3,7 @@
 import grpc
 
 from tetrad.engine_core_svc.api import servicer
+from tetrad.engine_core_svc.engine.arrivals import Arrivals
 from tetrad.engine_core_svc.engine.engine import Engine
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.sessions.sessions import Sessions
@@ -15,7 +16,7 @@ def trace_points() -> Points:
     """Return the trace points of a step."""
     return (
         Point(Engine, "step", "step"),
-        Point(Engine, "add_request", "add request"),
+        Point(Arrivals, "add", "add request"),
         Point(Scheduler, "schedule", "schedule"),
         Point(executor, "encode_plan", "encode plan"),
         Point(grpc.aio.StreamStreamCall, "write", "send plan"),

@@ -1,6 +1,7 @@
 """Settings of media: where images, audio and videos of requests may come from, and how many and how large they may be."""
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, field_validator
@@ -104,6 +105,13 @@ class MediaSettings(PublicSettings):
             if name != ALL_HOSTS and (not name or any(sign in name for sign in "/:*@ ")):
                 raise ValueError(f"must be host names without scheme, port or path, got {name[:80]!r}")
         return tuple(name.lower() for name in value)
+
+    @field_validator("allowed_local_media_path")
+    @classmethod
+    def _check_directory(cls, value: Path | None) -> Path | None:
+        if value is not None and not value.is_dir():
+            raise ValueError("must be a directory that exists")
+        return value
 
     @field_validator("allowed_media_networks")
     @classmethod

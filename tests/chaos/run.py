@@ -31,8 +31,6 @@ _PROGRESS_S = 10.0
 _IDLE_TIMEOUT_S = 20.0
 # A supervisor that stands still tells late of what has died.
 _NEWS_TIMEOUT_S = 40.0
-# The load goes on behind the last fault, so that the recovery from it is seen.
-_AFTER_LAST_FAULT_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -53,6 +51,7 @@ class Plan:
         settle_s: before each look at what processes hold.
         memory_growth: see `find_leaks`; it takes several rounds until memory stays as it is.
         burst: requests that a burst asks at once.
+        after_last_fault_s: how long the load goes on behind the last fault, so that the recovery from it is seen.
     """
 
     settings: StackSettings
@@ -68,6 +67,7 @@ class Plan:
     settle_s: float = 1.0
     memory_growth: float = 1.05
     burst: int = 300
+    after_last_fault_s: float = 5.0
 
 
 @dataclass
@@ -193,7 +193,7 @@ class Run:
             tolerance=plan.tolerance,
         )
         self.result.tally = load.tally  # a run that is interrupted shows its failures, too
-        start, duration_s = time.monotonic(), max(plan.duration_s, faults[-1].at_s + _AFTER_LAST_FAULT_S)
+        start, duration_s = time.monotonic(), max(plan.duration_s, faults[-1].at_s + plan.after_last_fault_s)
         showing = asyncio.create_task(self._show_progress(start, duration_s, load))
         striking = [asyncio.create_task(self._strike(fault, start)) for fault in faults]
         try:

@@ -51,6 +51,7 @@ def test_nothing_is_lost_duplicated_or_different_and_nothing_leaks(smollm2, tmp_
         at_once=10,
         warm_up_rounds=1,
         burst=40,
+        after_last_fault_s=3.0,
         # One round is too short for memory to have reached its level.
         memory_growth=1.3,
     )

@@ -26,7 +26,8 @@ FAULTS = [
 
 @pytest.mark.parametrize("seed", grid([0, SPEECH_SEED], lambda seed: not seed), ids=["images", "recordings"])
 def test_media_are_neither_lost_nor_different(tmp_path, seed):
-    plan = media_plan(seed, 14.0, sizes=SIZES, num_requests=26, at_once=4, warm_up_rounds=1, memory_growth=1.3)
+    small = {"sizes": SIZES, "num_requests": 26, "at_once": 4, "warm_up_rounds": 1, "after_last_fault_s": 3.0}
+    plan = media_plan(seed, 14.0, **small, memory_growth=1.3)
 
     result = asyncio.run(run(plan, lambda stack: FAULTS, tmp_path / "log"))
 

@@ -13,7 +13,9 @@ from tests.worker_svc.pooling.checkpoints import save_sentence_encoder
 TEXTS = ["w0 w1 w2", "w7", "w0 w1 w2 w3 w4 w5 w6 w7 w8 w9"]
 
 
-def start_embedder(directory: Path, start: Callable[..., Server]) -> tuple[Server, Callable[[str], npt.NDArray[np.float32]]]:
+def start_embedder(
+    directory: Path, start: Callable[..., Server], *flags: str
+) -> tuple[Server, Callable[[str], npt.NDArray[np.float32]]]:
     """Return a server of a tiny sentence-transformers model (mean, normalised), and the embedding that transformers makes.
 
     The model reads 32 tokens; inputs of up to 64 are embedded in parts.
@@ -22,4 +24,4 @@ def start_embedder(directory: Path, start: Callable[..., Server]) -> tuple[Serve
     (directory / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "w90 w91 "}}))
     long = json.dumps({"enable_chunked_processing": True, "max_embed_len": 64})
     options = ("--device", "cpu", "--served-model-name", "tiny", "--pooler-config", long)
-    return start(str(directory), *options), embed
+    return start(str(directory), *options, *flags), embed

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.documents import Page
-from tests.tetrad.cli.commands import tetrad
+from tests.tetrad.cli.commands import assert_one_line, tetrad
 
 LOAD = ("--concurrency", "4", "--num-requests", "8", "--input-len", "20", "--output-len", "12")
 
@@ -36,8 +36,10 @@ def test_a_running_server_is_measured(sim_server, tmp_path):
 
 @pytest.mark.parametrize(("word", "shown"), [("--html", "All levels"), ("--against", "Ratios, ")])
 def test_the_commands_of_the_page_run(sim_server, tmp_path, word, shown):
-    """On the page, the two servers are different ones."""
+    """On the page, the two servers are different ones, and the requests are more."""
     command = re.sub(r"http://127.0.0.1:800\d", sim_server.url, Page.of("docs/benchmarking.md").block(word))
+    command, replaced = re.subn(r"--num-requests \d+", "--num-requests 8", command)
+    assert replaced == 1
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
     result = subprocess.run(
@@ -82,6 +84,14 @@ def test_a_server_that_refuses_everything_is_an_error_of_one_line(sim_server):
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.count("\n") == 1
     assert "The server answers none of these requests: HTTP status 400: " in result.stderr
+
+
+@pytest.mark.parametrize("option", ["--json", "--html"])
+def test_a_result_that_cannot_be_written_is_named_after_the_figures(sim_server, option):
+    result = bench("--url", sim_server.url, "--num-requests", "2", "--output-len", "2", option, "/dev/full")
+
+    assert "P99 ITL (ms)" in result.stdout
+    assert_one_line(result, f"{option} /dev/full cannot be written: No space left on device")
 
 
 @pytest.mark.parametrize(

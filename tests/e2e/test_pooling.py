@@ -24,7 +24,7 @@ from tetrad.v1 import inference_pb2, inference_pb2_grpc
 
 @pytest.fixture(scope="module")
 def embedder(tmp_path_factory, start_module_server):
-    return start_embedder(tmp_path_factory.mktemp("embedder"), start_module_server)
+    return start_embedder(tmp_path_factory.mktemp("embedder"), start_module_server, *ONE_TOKENIZER)
 
 
 @pytest.fixture(scope="module")

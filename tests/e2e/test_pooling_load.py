@@ -8,6 +8,7 @@ import httpx
 import numpy as np
 import pytest
 
+from tests.e2e.conftest import ONE_TOKENIZER
 from tests.e2e.embedder import TEXTS, start_embedder
 from tests.e2e.tiny_model import save_tiny_model
 from tests.worker_svc.pooling.checkpoints import ids_of
@@ -58,7 +59,7 @@ def test_embeddings_and_generation_at_the_same_time_bring_what_they_bring_alone(
     """One causal model does both; small steps mix chunks of long inputs with decodes."""
     model = str(save_tiny_model(tmp_path))
     options = ("--runner", "generate", "--convert", "embed", "--max-num-batched-tokens", "64")
-    server = start_server(model, "--device", "cpu", *options).wait_ready()
+    server = start_server(model, "--device", "cpu", *ONE_TOKENIZER, *options).wait_ready()
     inputs = [f"text {place} " * (1 + 3 * place % 40) for place in range(24)]
 
     with httpx.Client(base_url=server.url, timeout=60) as client, ThreadPoolExecutor(24) as pool:

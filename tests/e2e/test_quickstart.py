@@ -50,8 +50,7 @@ def test_what_the_page_asks_is_answered(server, word, expected):
     assert expected in run(with_url.replace(ADDRESS, server.url), timeout_s=60)
 
 
-def test_a_killed_worker_costs_the_story_nothing(start_server, smollm2, tmp_path):
-    server = start_server("--threads", "1").wait_ready()
+def test_a_killed_worker_costs_the_story_nothing(server, tmp_path):
     commands = (
         PAGE.block("kill -9").replace("tetrad complete", f"tetrad complete --url {server.url}").replace(ADDRESS, server.url)
     )

@@ -5,7 +5,7 @@ import contextlib
 import json
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 import grpc
@@ -14,6 +14,7 @@ import openai
 import psutil
 import pytest
 
+from tests.e2e.service_manager import ServiceManager, service_manager
 from tetrad.v1 import inference_pb2, inference_pb2_grpc, types_pb2
 
 MODEL = "smollm2-135m-instruct"
@@ -129,7 +130,13 @@ async def wait_said(server, text: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def stack(start_module_server):
+def manager() -> Iterator[ServiceManager]:
+    with service_manager() as manager:
+        yield manager
+
+
+@pytest.fixture(scope="module")
+def stack(start_module_server, manager):
     """A server on which a request of 8,000 tokens takes 80 s: longer than a rolling restart."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TETRAD_WORKER_SIM_SECONDS_PER_STEP", "0.01")
@@ -243,6 +250,14 @@ def test_a_long_stream_goes_on_at_the_retired_frontend_while_others_use_its_succ
     assert restart.long.later_text  # on the channel whose first call went on at the retired one
     assert old in restart.after["tetrad.frontend"]
     assert len(restart.after["tetrad.frontend"]) == 2
+
+
+def test_a_service_manager_learns_of_ready_and_reload_from_the_command_alone(stack, restart, manager):
+    """Of the end: test_start_and_stop.py."""
+    services_told = [each for each in stack.processes()[1:] if "NOTIFY_SOCKET" in each.environ()]
+
+    assert manager.wait_for(3) == ["READY=1", "RELOADING=1", "READY=1"]
+    assert services_told == []
 
 
 async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:

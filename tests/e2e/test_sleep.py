@@ -9,7 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tetrad import LLM, SamplingParams
+from tests.one_process_llm import one_process_llm
+from tetrad import SamplingParams
 from tetrad.services.errors import AlreadyExists, Unavailable
 
 PAGE = (Path(__file__).parents[2] / "docs/operations.md").read_text()
@@ -111,7 +112,7 @@ def test_a_real_model_frees_its_memory_and_answers_as_before(server):
 
 def test_a_program_puts_its_model_to_sleep(smollm2):
     params = SamplingParams(max_tokens=4, seed=1, ignore_eos=True)
-    with LLM(str(smollm2), device="sim", max_model_len=512) as llm:
+    with one_process_llm(smollm2, device="sim", max_model_len=512) as llm:
         [before] = llm.generate("Hello", params, use_tqdm=False)
 
         llm.sleep(level=2)

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from tests.e2e.conftest import ONE_TOKENIZER
+from tests.e2e.service_manager import service_manager
 from tests.e2e.tiny_model import save_tiny_model
 
 SIM = ("--device", "sim", *ONE_TOKENIZER)
@@ -109,7 +110,16 @@ def test_a_signal_ends_everything_within_5_s(start_server, number):
 
 
 def test_a_signal_while_a_request_runs_still_ends_within_5_s(start_server):
-    server = start_server(*SIM, "--max-model-len", "8192").wait_ready()
+    """A service manager learns of the end."""
+    with service_manager() as manager:
+        server = start_server(*SIM, "--max-model-len", "8192").wait_ready()
+        assert manager.wait_for(1) == ["READY=1"]  # the command learns of it after the frontend's health
+        end_with_a_request(server)
+
+        assert manager.wait_for(2) == ["READY=1", "STOPPING=1"]
+
+
+def end_with_a_request(server) -> None:
     processes = server.processes()
     body = {"model": "smollm2-135m-instruct", "prompt": "x", "max_tokens": 8000, "ignore_eos": True, "stream": True}
     with httpx.stream("POST", f"{server.url}/v1/completions", json=body) as response:

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from benchmarks.stack import free_port
+from tests.e2e.conftest import ONE_TOKENIZER
 
 READY_TIMEOUT_S = 120
 
@@ -23,6 +24,7 @@ def terminal_server(tmp_path):
     port, grpc_port = free_port(), free_port()
     ports = ("--port", str(port), "--grpc-port", str(grpc_port))
     command = [sys.executable, "-m", "tetrad.cli", "serve", *ports, "--device", "sim", "--log-level", "info"]
+    command += ONE_TOKENIZER
     environment = os.environ | {"TETRAD_FRONTEND_RESPONSES_STORE": str(tmp_path / "responses.sqlite3"), "NO_COLOR": "1"}
     process = subprocess.Popen(command, stdin=own, stdout=own, stderr=own, env=environment)
     os.close(own)

@@ -9,7 +9,9 @@ import httpx
 import pytest
 
 from tests.e2e.tiny_model import save_tiny_model
+from tests.one_process_llm import one_process_llm
 from tests.weight_files import save_weights, whole_model
+from tetrad import SamplingParams
 
 PAGE = (Path(__file__).parents[2] / "docs/operations.md").read_text()
 COMPLETIONS = "/v1/completions"
@@ -45,7 +47,15 @@ async def answers(url: str, max_tokens: int = 16) -> list[list[int]]:
     return [answer.json()["choices"][0]["token_ids"] for answer in found]
 
 
-def test_curl_updates_the_weights_as_on_the_page_while_requests_run(stack, start_module_server, own, new, tmp_path):
+def answers_of(model: Path) -> list[list[int]]:
+    """Return the answers of a model that is loaded anew."""
+    prompts = [{"prompt_token_ids": body(number, 16)["prompt"]} for number in range(NUM_REQUESTS)]
+    params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=16)
+    with one_process_llm(model, max_model_len=512) as llm:
+        return [list(output.outputs[0].token_ids) for output in llm.generate(prompts, params, use_tqdm=False)]
+
+
+def test_curl_updates_the_weights_as_on_the_page_while_requests_run(stack, own, new, tmp_path):
     blocks = re.findall(r"^```bash\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     [block] = [text for text in blocks if "/update_weights_from_disk" in text]
     script = block.replace("http://127.0.0.1:8000", stack.url).replace("/checkpoints/100", str(new))
@@ -62,12 +72,12 @@ def test_curl_updates_the_weights_as_on_the_page_while_requests_run(stack, start
     before = asyncio.run(answers(stack.url))
     long, said = asyncio.run(under_load())
     after = asyncio.run(answers(stack.url))
-    fresh = start_module_server(*OPTIONS, str(whole_model(own, new, tmp_path / "whole")))
+    whole = whole_model(own, new, tmp_path / "whole")
 
     assert '"weight_version":"step-100"' in said.replace(" ", "")
     assert str(new) in said
     assert [len(tokens) for tokens in long] == [400] * NUM_REQUESTS
-    assert after == asyncio.run(answers(fresh.url))
+    assert after == answers_of(whole)
     assert before != after
     stack.wait_idle(10)
 

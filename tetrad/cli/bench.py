@@ -6,11 +6,12 @@ tetrad/cli/load makes the load.
 
 import argparse
 import asyncio
+import contextlib
 import json
 import ssl
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,14 +47,25 @@ def run(arguments: list[str]) -> int:
     if any(figures["completed"] for result in results for figures in result.figures()):  # else there is no latency
         print(text_of(results))
     if options.json is not None:
-        options.json.write_text(json.dumps(document_of(results), indent=1) + "\n", "utf-8")
+        with _writing("json", options.json):
+            options.json.write_text(json.dumps(document_of(results), indent=1) + "\n", "utf-8")
     if options.html is not None:
-        options.html.write_text(report_of(results), "utf-8")
+        with _writing("html", options.html):
+            options.html.write_text(report_of(results), "utf-8")
     clients = [client for result in results for measured in result.measured() for client in measured.clients]
     errors = [client.error for client in clients if client.error]
     if errors:
         raise Unavailable(f"{len(errors)} of {len(clients)} requests failed; the first: {errors[0]}")
     return 0
+
+
+@contextlib.contextmanager
+def _writing(name: str, path: Path) -> Iterator[None]:
+    """Name the option and the file in the error of a write."""
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(f"--{name} {path} cannot be written: {error.strerror or error}.") from error
 
 
 def _results(options: argparse.Namespace, plan: Plan) -> list[LevelResult]:
@@ -136,5 +148,6 @@ def _draft_counts(options: argparse.Namespace, server: Server) -> DraftCounts:
 def _report_steps(directory: Path, result: LevelResult, path: Path) -> None:
     measured = result.measured()[0]
     trace = StepTrace(sorted(directory.glob("*.json")), measured.began_at, measured.ended_at)
-    trace.write(path)
+    with _writing("trace", path):
+        trace.write(path)
     print(f"{trace.table()}\n\n{trace.num_steps} steps are in {path}; open it at https://ui.perfetto.dev\n")

@@ -82,9 +82,13 @@ class HttpClient:
         return card
 
     def post_form(self, path: str, fields: dict[str, str], file: tuple[str, bytes]) -> str:
-        """Send a form with a file, its name and content, and return the answer as text; a TetradError for an error status."""
+        """Send a form with a file, its name and content, and return the answer as text; a TetradError for an error status.
+
+        InvalidRequest is also raised for a field that UTF-8 cannot hold.
+        """
+        form = _form(fields, file)
         try:
-            response = self._client.post(path, data=fields, files={"file": file})
+            response = self._client.post(path, **form)
         except httpx.HTTPError as error:
             raise unreachable(self.url, error) from error
         if response.is_error:
@@ -101,7 +105,7 @@ class HttpClient:
 
     def stream_form(self, path: str, fields: dict[str, str], file: tuple[str, bytes]) -> Iterator[dict[str, Any]]:
         """Send a form with a file, its name and content, and yield the events as `stream` does."""
-        return self._events(path, data={**fields, "stream": "true"}, files={"file": file})
+        return self._events(path, **_form({**fields, "stream": "true"}, file))
 
     def _events(self, path: str, **sent: Any) -> Iterator[dict[str, Any]]:
         try:
@@ -164,6 +168,17 @@ def _encoded(body: dict[str, Any]) -> bytes:
         return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
     except ValueError as error:  # NaN, or a surrogate: Python reads bytes that are not UTF-8 as such
         raise InvalidRequest(f"The request cannot be sent as JSON in UTF-8: {error}.") from error
+
+
+def _form(fields: dict[str, str], file: tuple[str, bytes]) -> dict[str, Any]:
+    """Return httpx's arguments of a form; characters that UTF-8 lacks are replaced in the name of its file."""
+    for name, value in fields.items():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(f"The field {name} cannot be sent in UTF-8: {error}.", field=name) from error
+    file_name, content = file
+    return {"data": fields, "files": {"file": (file_name.encode(errors="replace").decode(), content)}}
 
 
 def unreachable(url: str, error: httpx.HTTPError) -> Unavailable:

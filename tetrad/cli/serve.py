@@ -13,6 +13,7 @@ from tetrad.cli.serve_signals import ServeSignals
 from tetrad.cli.server_options import add_server_options, address_of, check_auto_tool_choice, server_fields
 from tetrad.cli.service_manager import ServiceManager
 from tetrad.cli.startup import StartProgress, compile_kernels, free_port, starting_line, too_slow
+from tetrad.cli.termination import exit_at_sigterm
 from tetrad.frontend.access.guard import Guard
 from tetrad.frontend.api.http.responses.sqlite_store import check_store
 from tetrad.services.errors import InvalidRequest, TetradError
@@ -44,10 +45,17 @@ def run(arguments: list[str]) -> int:
     if not options.start_timeout_s > 0:
         text = f"--start-timeout-s must be more than 0, got {options.start_timeout_s:g}."
         raise InvalidRequest(text, field="start_timeout_s")
+    progress = StartProgress()
+    with exit_at_sigterm():  # the first process of a container ignores it otherwise, and downloads take minutes
+        settings = _settings(options, progress)
+    return asyncio.run(_serve(settings, options, progress, ServiceManager.of_environment()))
+
+
+def _settings(options: argparse.Namespace, progress: StartProgress) -> StackSettings:
+    """Return the settings of the services. Blocks: downloads a model, and compiles kernels, if necessary."""
     args = engine_args(options)
     configure_command_logging(args.log_level, also_stdout=True)
     port = {} if options.uds is not None else {"port": free_port(options.host, options.port)}
-    progress = StartProgress()
     fields = {**server_fields(options), **port}
     further = also_settings(options.also or (), args, report=progress.say)
     settings = args.stack_settings(report=progress.say, **fields)
@@ -58,7 +66,7 @@ def run(arguments: list[str]) -> int:
     if settings.frontend.public_tls is not None:
         Identity(settings.frontend.public_tls)
     compile_kernels(settings, progress.say)
-    return asyncio.run(_serve(settings, options, progress, ServiceManager.of_environment()))
+    return settings
 
 
 async def _serve(settings: StackSettings, options: argparse.Namespace, progress: StartProgress, manager: ServiceManager) -> int:

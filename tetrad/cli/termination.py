@@ -1,6 +1,7 @@
 """Termination: ends a command in order at SIGTERM, and at SIGHUP when its terminal is closed.
 
-By default both end a process at once: files of a local stack would stay, and a server would go on to record a profile.
+By default both end a process at once: files of a local stack would stay, a server would go on to record a profile, and so would
+a program that downloads a model. The first process of a container would ignore them.
 """
 
 import asyncio

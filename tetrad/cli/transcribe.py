@@ -5,7 +5,6 @@ With `--model` and without `--url` the command starts a server; otherwise it use
 
 import argparse
 import asyncio
-import signal
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -13,15 +12,15 @@ from pathlib import Path
 
 from tetrad.cli.http_client import DEFAULT_URL, HttpClient
 from tetrad.cli.options import add_engine_options, new_parser
-from tetrad.cli.own_server import serving, unless_failed
+from tetrad.cli.own_server import START_TIMEOUT_HELP, serving, unless_failed
 from tetrad.cli.sampling_options import add_server_credentials
+from tetrad.cli.termination import TERMINATED, cancel_at_sigterm
 from tetrad.cli.waiting_line import WaitingLine
 from tetrad.library.aside import run_aside
 from tetrad.services.errors import InvalidRequest
 
 _FORMATS = ("text", "srt", "vtt", "json", "verbose_json")
 _FIELDS = ("language", "prompt")
-_TERMINATED = 128 + signal.SIGTERM
 _MEGABYTE = 1_000_000
 
 Write = Callable[[str], None]
@@ -34,7 +33,7 @@ def run(arguments: list[str]) -> int:
     try:
         asyncio.run(_transcribe(options, recording))
     except asyncio.CancelledError:
-        return _TERMINATED
+        return TERMINATED
     return 0
 
 
@@ -59,15 +58,14 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--timeout-s", type=float, default=3600.0, metavar="X", help="Maximum time without a part of the answer, in seconds."
     )
-    parser.add_argument(
-        "--start-timeout-s", type=float, default=600.0, metavar="X", help="Maximum time to start the server, in seconds."
-    )
+    parser.add_argument("--start-timeout-s", type=float, default=None, metavar="X", help=START_TIMEOUT_HELP)
     add_engine_options(parser, model_flag=True)
     parser.set_defaults(model=None)
     options = parser.parse_args(arguments)
     for name in ("timeout_s", "start_timeout_s"):
-        if not getattr(options, name) > 0:
-            text = f"--{name.replace('_', '-')} must be more than 0, got {getattr(options, name)}."
+        value = getattr(options, name)
+        if value is not None and not value > 0:
+            text = f"--{name.replace('_', '-')} must be more than 0, got {value}."
             raise InvalidRequest(text, field=name)
     return options
 
@@ -85,19 +83,16 @@ def _read(path: str) -> tuple[str, bytes]:
 
 
 async def _transcribe(options: argparse.Namespace, recording: tuple[str, bytes]) -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    cancel_at_sigterm()
     model = None
     if options.model is None or options.url is not None:  # a running server, which may have several models
         options.url, model, options.model = options.url or DEFAULT_URL, options.model, None
     async with serving(options) as (url, wait_failed):
         name, data = recording
         async with WaitingLine(f"{name} ({len(data) / _MEGABYTE:.1f} MB)") as line:
-            loop = asyncio.get_running_loop()
 
             def write(text: str) -> None:
-                loop.call_soon_threadsafe(line.end)
+                line.end()
                 print(text, end="", flush=True)
 
             await unless_failed(run_aside(partial(_send, options, url, model, recording, write)), wait_failed())

@@ -173,10 +173,15 @@ class LocalStack:
         """Stop every service and remove the directory. Safe to call twice.
 
         This takes at most 5 s, or longer if the services' settings choose a longer drain_timeout_s or withdrawal_wait_s.
+        If it is cancelled, the services are killed.
         """
         self._close_ports()  # the port is then closed when the frontend ends
-        await self._lost_sockets.close()
-        await self._supervisor.stop()
+        try:
+            await self._lost_sockets.close()
+            await self._supervisor.stop()
+        except BaseException:  # such as a second Ctrl-C
+            self.kill()
+            raise
         self.abandon()
 
     def kill(self) -> None:

@@ -110,6 +110,7 @@ class Supervisor:
     def kill(self) -> None:
         """Kill every child; return at once. For a process that is about to end."""
         for child in self._children():
+            child.stopping = True
             child.kill()
 
     def pids(self) -> dict[str, int]:

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tetrad.services.timers.garbage import collect_as_usual, collect_rarely
 from tetrad.tokenizer_svc.media.embeds import EMBEDS
 from tetrad.tokenizer_svc.media.embeds_reading import read_embeds
 from tetrad.tokenizer_svc.media.framing import join_frame, split_frame
@@ -47,14 +46,11 @@ def answers(hello: bytes, make: Callable[..., Processor]) -> Callable[[bytes], b
     os.environ |= {"TRANSFORMERS_VERBOSITY": "error", "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1", "HF_HUB_OFFLINE": "1"}
     # transformers imports torch if there is one, which takes seconds and 340 MB: processors on numpy do not need it.
     sys.modules["torch"] = sys.modules["torchvision"] = None  # type: ignore[assignment]
-    collect_rarely()
     try:
         processor = make(**json.loads(hello))
     except Exception as error:  # noqa: BLE001 - a processor's settings may be anything, and packages may be missing
         reason = f"{type(error).__name__}: {error}"
         return lambda _: join_frame({"error": reason})
-    finally:
-        collect_as_usual()
 
     def answer(question: bytes) -> bytes:
         if not question:

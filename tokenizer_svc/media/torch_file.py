@@ -17,8 +17,11 @@ from numpy.typing import NDArray
 
 from tetrad.tokenizer_svc.media.items import MediaError
 
-_MAX_PICKLE_BYTES = 1 << 16
+_MAX_PICKLE_BYTES = 1 << 12
+"""That of a tensor has about 150."""
 _MAX_DIMENSIONS = 8
+_MAX_ELEMENTS = 1 << 48
+"""Of a shape, without its zeros, and of an offset or a stride: numpy counts their bytes in int64 also for an empty tensor."""
 _BFLOAT16 = "BFloat16Storage"
 _STORAGES: Mapping[str, str] = {
     "DoubleStorage": "<f8",
@@ -149,9 +152,12 @@ def _called(function: Any, arguments: tuple[Any, ...]) -> Any:
     sizes = (offset, *shape, *strides)
     if kind != "storage" or not isinstance(storage, _Name) or not isinstance(key, str) or len(shape) != len(strides):
         raise _NoTensorError
-    if not all(type(size) is int and size >= 0 for size in sizes) or len(shape) > _MAX_DIMENSIONS:
+    if not all(type(size) is int and 0 <= size < _MAX_ELEMENTS for size in sizes) or len(shape) > _MAX_DIMENSIONS:
         raise _NoTensorError
-    return _Tensor(storage.text.removeprefix("torch "), key, offset, tuple(shape), tuple(strides))
+    name = storage.text.removeprefix("torch ")
+    if name not in _STORAGES or math.prod(size or 1 for size in shape) >= _MAX_ELEMENTS:
+        raise _NoTensorError
+    return _Tensor(name, key, offset, tuple(shape), tuple(strides))
 
 
 def _elements(tensor: _Tensor, storage: bytes) -> NDArray[Any]:

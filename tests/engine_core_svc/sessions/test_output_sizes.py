@@ -39,8 +39,8 @@ def messages_of(step: StepOutputs, most_bytes: int):
 
 @st.composite
 def steps(draw):
-    """Up to 1,024 requests: some plain, some with log-probabilities of all widths, some that end; 200 MB at most."""
-    outputs, room = [], 200_000_000
+    """Up to 1,024 requests: some plain, some with log-probabilities of all widths, some that end; 100 MB at most."""
+    outputs, room = [], 100_000_000
     for _ in range(draw(st.integers(1, 5))):
         width, prompt_width, ends = draw(WIDTHS), draw(WIDTHS), draw(st.booleans())
         count = min(draw(st.sampled_from((1, 3, 130, 1024))), 1 + room // (8 * (width + prompt_width) + 100))

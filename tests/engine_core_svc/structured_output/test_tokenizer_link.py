@@ -7,6 +7,7 @@ import grpc
 import pytest
 
 from tests.engine_core_svc.service_fakes import FakeTokenizer
+from tetrad.engine_core_svc.structured_output import tokenizer_link
 from tetrad.engine_core_svc.structured_output.tokenizer_link import TokenizerLink
 from tetrad.services.errors import Unavailable
 from tetrad.v1 import tokenizer_pb2_grpc
@@ -58,7 +59,8 @@ def link_to(*targets: str, vocab_size: int = 9, timeout_s: float = 10.0) -> Toke
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc.StatusCode.CANCELLED])
 @pytest.mark.parametrize("method", ["GetInfo", "GetBundle"])
-async def test_tokenizers_that_are_lost_are_asked_again(serve, tokenizer_json, vocabulary, method, code):
+async def test_tokenizers_that_are_lost_are_asked_again(serve, tokenizer_json, vocabulary, method, code, monkeypatch):
+    monkeypatch.setattr(tokenizer_link, "_RETRY_S", 0.02)
     lossy = [LossyTokenizer(tokenizer_json, method, code) for _ in range(2)]
     link = link_to(*[await serve(each) for each in lossy], vocab_size=vocabulary.vocab_size)
 

@@ -42,3 +42,12 @@ def test_wrong_values_are_refused(fields, text):
 
 def test_hosts_are_compared_without_case():
     assert FrontendSettings(allowed_media_domains="Images.Example,*").allowed_media_domains == ("images.example", "*")
+
+
+def test_a_directory_of_local_media_must_exist(tmp_path):
+    (tmp_path / "file").touch()
+
+    for path in (tmp_path / "none", tmp_path / "file"):
+        with pytest.raises(ValidationError, match="must be a directory that exists"):
+            FrontendSettings(allowed_local_media_path=path)
+    assert FrontendSettings(allowed_local_media_path="").allowed_local_media_path is None

@@ -164,6 +164,18 @@ def test_an_answer_whose_usage_is_of_another_form_is_counted_without_tokens(tmp_
     assert tally.summary().startswith("1 of 1 requests succeeded, 0 failed")
 
 
+@pytest.mark.parametrize("path", ["/dev/zero", "pipe"])
+def test_an_output_that_is_no_file_is_refused(tmp_path, monkeypatch, path):
+    """Results are read before a run: /dev/zero has no end."""
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+
+    with pytest.raises(InvalidRequest, match=f"{path} is a device, a pipe or a socket"):
+        ResultFile(Path(path))
+    with ResultFile(Path(os.devnull)) as results:
+        assert results.done == set()
+
+
 def test_two_runs_cannot_write_one_output(tmp_path):
     with ResultFile(tmp_path / "out.jsonl"), pytest.raises(FailedPrecondition, match="Another run writes"):
         ResultFile(tmp_path / "out.jsonl")

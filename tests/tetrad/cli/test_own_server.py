@@ -29,13 +29,14 @@ sys.exit(main([*json.loads(sys.argv[2]), "--device", "sim"]))
         ("run-batch", signal.SIGTERM, 143, "Stopped; run the same command again to go on."),
         ("run-batch", signal.SIGINT, 130, "Stopped; run the same command again to go on."),
         ("bench", signal.SIGTERM, 143, ""),
+        ("serve", signal.SIGTERM, 143, ""),
     ],
 )
 def test_a_signal_does_not_wait_for_a_download(tmp_path, command, number, code, words):
     source = tmp_path / "in.jsonl"
     source.write_text('{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}}\n')
-    files = ["-i", str(source), "-o", str(tmp_path / "out.jsonl")] if command == "run-batch" else []
-    script = [sys.executable, "-c", HANGS, str(int(number)), json.dumps([command, *files])]
+    files = {"run-batch": ["-i", str(source), "-o", str(tmp_path / "out.jsonl")], "serve": ["--port", "0"]}
+    script = [sys.executable, "-c", HANGS, str(int(number)), json.dumps([command, *files.get(command, [])])]
 
     result = subprocess.run(script, capture_output=True, text=True, timeout=60, check=False)
 

@@ -1,12 +1,15 @@
 """`tetrad transcribe`: the form that it sends, and what it prints of each answer."""
 
+import io
 import json
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from tests.tetrad.cli.commands import assert_one_line, tetrad
+from tetrad.cli.transcribe import run
 from tetrad.frontend.api.http.requests.multipart import boundary_of, split_form
 
 SUBTITLES = "1\n00:00:00,000 --> 00:00:02,000\nMary had a lamb.\n"
@@ -84,6 +87,22 @@ def test_the_text_is_printed_and_the_file_is_sent_with_its_options(server, recor
     assert form == expected | {"file": "RIFF"}
 
 
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_on_a_terminal_the_line_that_waits_is_gone_before_the_text(server, recording, monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setattr(sys, "stderr", terminal)
+
+    assert run([recording, "--url", server.url]) == 0
+
+    assert terminal.getvalue().startswith("\r\x1b[K[  0.0 s] speech.wav")
+    assert terminal.getvalue().endswith("(0.0 MB)\r\x1b[KMary had a lamb.\n")
+
+
 def test_subtitles_are_printed_whole(server, recording):
     result = tetrad("transcribe", recording, "--url", server.url, "--format", "srt", "--model", "other", "--translate")
 
@@ -125,6 +144,22 @@ def test_wrong_arguments_are_one_line(arguments, words):
 
 def test_without_a_server_it_says_how_to_start_one(recording):
     assert_one_line(tetrad("transcribe", recording, "--url", "http://127.0.0.1:9"), "http://127.0.0.1:9", "tetrad serve")
+
+
+def test_a_prompt_that_is_not_utf_8_is_one_line(server, recording):
+    result = tetrad("transcribe", recording, "--url", server.url, "--prompt", "a\udcff")
+
+    assert_one_line(result, "The field prompt cannot be sent in UTF-8")
+    assert server.forms == []
+
+
+def test_the_name_of_a_file_may_be_other_than_utf_8(server, tmp_path):
+    path = tmp_path / "speech\udcff.wav"
+    path.write_bytes(b"RIFF")
+
+    result = tetrad("transcribe", str(path), "--url", server.url)
+
+    assert (result.returncode, result.stdout) == (0, "Mary had a lamb.\n")
 
 
 def test_flags_of_an_engine_need_a_server_of_its_own(recording):

@@ -385,8 +385,7 @@ def test_a_wrong_argument_of_images_is_named(arguments, message):
 
 def test_with_a_target_the_program_decides_where_images_come_from(tmp_path):
     """Its own frontend fetches them; the processor belongs to the services."""
-    directory = tmp_path / "files"
-    make_llm(EngineArgs(allowed_local_media_path=directory, limit_mm_per_prompt={"image": 1}), "127.0.0.1:1,127.0.0.1:2")
+    make_llm(EngineArgs(allowed_local_media_path=tmp_path, limit_mm_per_prompt={"image": 1}), "127.0.0.1:1,127.0.0.1:2")
 
     with pytest.raises(InvalidRequest, match="the services decide on mm_processor_kwargs: leave"):
         make_llm(EngineArgs(mm_processor_kwargs={"max_pixels": 784}), "127.0.0.1:1,127.0.0.1:2")

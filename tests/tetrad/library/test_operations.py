@@ -17,7 +17,7 @@ BOTH = PoolingFacts(("embed",), 8, False, (), (), 0, True, generates=True)
     [(None, ("generate",)), (EMBEDDER, ("embed", "token_embed")), (BOTH, ("generate", "embed"))],
 )
 async def test_the_supported_tasks_are_those_of_the_model(pooling, tasks):
-    frontend = SimpleNamespace(pooling=pooling)
+    frontend = SimpleNamespace(pooling=pooling, transcribes=False)
     llm, async_llm = Operations(), AsyncLLM(SimpleNamespace())
     llm._running = SimpleNamespace(frontend=frontend)
     async_llm._frontend = frontend

@@ -1,6 +1,6 @@
 """Programs made for vLLM run with the import changed. They are in vllm_scripts/, one for each page of vLLM's documentation.
 
-All of them use the same simulated services, in this process: an LLM's own stack takes seconds to start.
+All of them use one simulated stack: an LLM's own stack takes seconds to start, and is the same for each.
 """
 
 import runpy
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.one_process_llm import ServicesHere
 from tests.vision_files import save_vision_model
 from tests.worker_svc.pooling.checkpoints import ENCODERS, save_encoder
 from tetrad.library import async_llm as async_llm_module
 from tetrad.library import llm_arguments, llm_engine
 from tetrad.library.engine_args import EngineArgs
 from tetrad.library.event_loop_thread import EventLoopThread
+from tetrad.library.llm_services import LocalServices
 
 SCRIPTS = Path(__file__).parent / "vllm_scripts"
 
@@ -39,7 +39,7 @@ class SharedServices:
 @pytest.fixture(scope="module")
 def settings(smollm2):
     loop = EventLoopThread()
-    services = ServicesHere(EngineArgs(str(smollm2), device="sim", max_model_len=512))
+    services = LocalServices(EngineArgs(str(smollm2), device="sim", max_model_len=512))
     yield loop.run(services.start())
     loop.run(services.close())
     loop.close()

@@ -82,6 +82,28 @@ async def test_close_ends_every_service_and_removes_the_directory_within_5_s(sta
     assert not stack.directory.exists()
 
 
+async def test_a_close_that_is_cancelled_kills_every_service_and_removes_the_directory(smollm2):
+    """A second Ctrl-C, while services still end."""
+    settings = await asyncio.to_thread(EngineArgs(model=str(smollm2), device="sim", max_model_len=512).stack_settings)
+    started = asyncio.Event()
+    stack = LocalStack(settings, on_state=lambda *_: started.set() if len(stack.pids()) == 3 else None)
+    starting = asyncio.create_task(stack.start(timeout_s=90))
+    await started.wait()
+    processes = [psutil.Process(pid) for pid in stack.pids().values()]
+    for process in processes:
+        process.suspend()
+    starting.cancel()
+    await asyncio.sleep(0.1)
+
+    starting.cancel()
+    await asyncio.wait({starting}, timeout=1)
+
+    _, alive = await asyncio.to_thread(psutil.wait_procs, processes, timeout=5)
+    assert starting.cancelled()
+    assert not alive
+    assert not stack.directory.exists()
+
+
 async def test_a_stack_that_cannot_be_leaves_neither_directory_nor_descriptor(smollm2, monkeypatch, tmp_path):
     """A program may catch the error, and make another stack."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")

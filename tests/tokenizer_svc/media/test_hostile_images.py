@@ -93,9 +93,10 @@ async def test_an_image_that_takes_too_long_fails_alone(
     assert len(good.mm_features) == 1
 
 
-async def test_an_image_whose_process_was_killed_is_read_by_the_next_one(
+async def test_an_image_whose_process_was_killed_is_read_by_the_next_one_and_none_outlives_the_service(
     model_directory: ModelDirectory, serve_model: ServeModel, image_processes: ImageProcesses
 ) -> None:
+    """A process has Pillow, and no torch."""
     async with serve_model(model_directory("llava")) as stub:
         [process] = image_processes()
         process.suspend()
@@ -104,19 +105,10 @@ async def test_an_image_whose_process_was_killed_is_read_by_the_next_one(
         process.kill()
         good = await waiting
         [successor] = image_processes()
+        libraries = " ".join(each.path for each in successor.memory_maps())
 
     assert len(good.mm_features) == 1
     assert successor.pid != process.pid
-
-
-async def test_processes_have_no_torch_and_end_with_the_service(
-    model_directory: ModelDirectory, serve_model: ServeModel, image_processes: ImageProcesses
-) -> None:
-    async with serve_model(model_directory("llava")) as stub:
-        await stub.RenderChat(chat([GOOD]))
-        [process] = image_processes()
-        libraries = " ".join(each.path for each in process.memory_maps())
-
     assert "libtorch" not in libraries
     assert "PIL" in libraries
     assert not image_processes()

@@ -24,12 +24,13 @@ async def num_embeds(stub, kwargs: str = "") -> int:
     return encoding.mm_features[0].num_embeds
 
 
-async def test_the_operators_settings_replace_the_models_and_those_of_a_request_come_first(serve_model, model_directory):
-    directory = model_directory(KIND)
-    async with serve_model(directory) as stub:
-        assert await num_embeds(stub) == 16
-        before = await stub.GetInfo(tokenizer_pb2.GetInfoRequest())
-    async with serve_model(directory, mm_processor_kwargs=json.dumps({"max_pixels": 4 * 28 * 28})) as stub:
+async def test_the_operators_settings_replace_the_models_and_those_of_a_request_come_first(
+    stub_of, serve_model, model_directory
+):
+    own = await stub_of(KIND)
+    assert await num_embeds(own) == 16
+    before = await own.GetInfo(tokenizer_pb2.GetInfoRequest())
+    async with serve_model(model_directory(KIND), mm_processor_kwargs=json.dumps({"max_pixels": 4 * 28 * 28})) as stub:
         info = await stub.GetInfo(tokenizer_pb2.GetInfoRequest())
 
         assert info.modalities[0].max_embeds_per_item < before.modalities[0].max_embeds_per_item

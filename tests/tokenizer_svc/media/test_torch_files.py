@@ -52,6 +52,24 @@ def test_tensors_have_their_values_and_shapes(tensor, protocol):
     assert torch.equal(torch.from_numpy(found.copy()).to(tensor.dtype), tensor)
 
 
+Sizes = tuple[int, ...]
+
+
+def described(*, storage: str = "torch FloatStorage", shape: Sizes = (4, 6), strides: Sizes = (6, 1)) -> bytes:
+    """Return the description of a tensor with any values, as torch.save writes it."""
+
+    def numbers(values: Sizes) -> bytes:
+        pieces = (pickle.encode_long(value) for value in values)
+        return b"(" + b"".join(b"\x8a" + bytes([len(piece)]) + piece for piece in pieces) + b"t"
+
+    def name(text: str) -> bytes:
+        return b"c" + text.replace(" ", "\n").encode() + b"\n"
+
+    place = b"(X\7\0\0\0storage" + name(storage) + b"X\1\0\0\x000X\3\0\0\0cpuK\x18tQ"
+    rest = b"K\0" + numbers(shape) + numbers(strides) + b"\x89" + name("collections OrderedDict") + b")RtR."
+    return b"\x80\2" + name("torch._utils _rebuild_tensor_v2") + b"(" + place + rest
+
+
 class Command:
     def __reduce__(self):
         return eval, ("open('made', 'w')",)
@@ -69,8 +87,13 @@ class Command:
         (saved(VALUES.to(torch.float8_e4m3fn)), "refers to 'torch"),
         (saved(VALUES.to_sparse()), "refers to 'torch._utils _rebuild_sparse_tensor'"),
         (changed(saved(VALUES), pkl=pickle.dumps(Command(), 2)), "refers to '__builtin__ eval'"),
-        (changed(saved(VALUES), pkl=b"\x80\x02" + b"(" * 70_000), "of 70002 bytes"),
+        (changed(saved(VALUES), pkl=b"\x80\x02" + b"(" * 5_000), "of 5002 bytes"),
         (changed(saved(VALUES), pkl=b"\x80\x02."), "no file of torch.save with one tensor alone"),
+        (changed(saved(VALUES), pkl=described(storage="collections OrderedDict")), "no file of torch.save with one"),
+        (changed(saved(VALUES), pkl=described(shape=(1, 1), strides=(1 << 70, 1))), "no file of torch.save with one"),
+        (changed(saved(VALUES), pkl=described(shape=(0, 1 << 40, 1 << 40), strides=(0, 0, 0))), "no file of torch.save with"),
+        (changed(saved(VALUES), pkl=described(shape=(1 << 2000, 6))), "no file of torch.save with one tensor alone$"),
+        (changed(saved(VALUES), pkl=described(shape=(1 << 40, 6))), r"of shape \[1099511627776, 6\] does not fit its storage"),
         (changed(saved(VALUES), storage=b"\0" * 92), r"of shape \[4, 6\] does not fit its storage of 23 elements"),
         (changed(saved(VALUES), order=b"big"), "another byte order"),
     ],
@@ -89,6 +112,10 @@ def test_a_small_file_does_not_become_a_large_array():
 
     with pytest.raises(MediaError, match="does not fit its storage of 1 elements"):
         read_torch_file(expanded)
+
+
+def test_the_description_that_the_tests_change_is_read():
+    assert torch.equal(torch.from_numpy(read_torch_file(changed(saved(VALUES), pkl=described())).copy()), VALUES)
 
 
 def test_a_compressed_archive_is_refused():

@@ -1,11 +1,13 @@
 """Drafts on the CUDA device, interpreted: right and wrong drafts give the tokens of a run without drafts."""
 
 from collections.abc import Iterable
+from itertools import product
 from random import Random
 
 import numpy as np
 import pytest
 
+from tests.grids import grid
 from tests.worker_svc.conftest import Driver
 from tests.worker_svc.cuda.conftest import layout_of, record_graphs
 from tests.worker_svc.families.tiny_models import save_family
@@ -171,17 +173,17 @@ def test_layers_without_a_kernel_verify_drafts(tmp_path, load_cuda):
     assert driver.requests[PENALISED].output == expected[PENALISED][:3]
 
 
+FAMILIES = ("lfm2", "jamba", "mamba", "mamba2", "granite_hybrid", "qwen3_next", "falcon_h1", "nemotron_h")
+SHORT = {"lfm2", "jamba", "mamba", "mamba2", "qwen3_next", "falcon_h1"}
+"""One of each kind of state, alone or beside attention."""
+
+
 @pytest.mark.parametrize(
     ("family", "dtype"),
-    [
-        *(
-            (family, "float32")
-            for family in ("lfm2", "jamba", "mamba", "mamba2", "granite_hybrid", "qwen3_next", "falcon_h1", "nemotron_h")
-        ),
-        ("lfm2", "float16"),
-        ("mamba", "float16"),
-        ("qwen3_next", "float16"),
-    ],
+    grid(
+        [*product(FAMILIES, ["float32"]), *product(["lfm2", "mamba", "qwen3_next"], ["float16"])],
+        lambda family, _: family in SHORT,
+    ),
 )
 def test_states_contain_no_rejected_draft(family, dtype, tmp_path, load_cuda):
     """Right drafts, wrong ones, and right ones before a wrong one, beside rows without drafts and a chunk of a prompt."""

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a card compil
 
 ROWS, MOST = 40, 16
 """More than run together in these tests."""
+EACH = dict.fromkeys(interpreted_programs.TOGETHER, MOST)
 
 
 def normal(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -70,9 +71,9 @@ def bits(results: list[torch.Tensor]) -> list[list[int]]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_programs_that_run_together_write_the_bits_of_programs_that_run_alone(case, monkeypatch):
-    monkeypatch.setattr(interpreted_programs, "MOST", MOST)
+    monkeypatch.setattr(interpreted_programs, "TOGETHER", EACH)
     together = CASES[case]()
-    monkeypatch.setattr(interpreted_programs, "TOGETHER", set())
+    monkeypatch.setattr(interpreted_programs, "TOGETHER", {})
 
     assert bits(together) == bits(CASES[case]())
 
@@ -85,7 +86,7 @@ def diverging_kernel(out):
 
 
 def test_programs_that_diverge_after_a_store_are_refused(monkeypatch):
-    monkeypatch.setattr(interpreted_programs, "TOGETHER", {"diverging_kernel"})
+    monkeypatch.setattr(interpreted_programs, "TOGETHER", {"diverging_kernel": 2})
 
     with pytest.raises(InterpreterError, match="diverge after a store"):
         diverging_kernel[(2,)](torch.zeros(2))

@@ -64,7 +64,7 @@ class ResultFile:
         failed: keys of the failures among them.
 
     Raises:
-        InvalidRequest: the file has other content than results; it is not changed.
+        InvalidRequest: the file has other content than results, or is no file; it is not changed.
         FailedPrecondition: another run writes the file.
         Unavailable: the file cannot be opened or written.
     """
@@ -101,6 +101,9 @@ class ResultFile:
 
     def _open(self, path: Path) -> BinaryIO:
         try:
+            if path.exists() and not path.is_file() and not path.is_dir() and not path.samefile(os.devnull):
+                text = f"{path} is a device, a pipe or a socket: a run reads the results before it. Give a file as -o."
+                raise InvalidRequest(text, field="output_file")
             file = self._files.enter_context(path.open("a+b"))
         except OSError as error:
             raise self._unwritable(error) from error

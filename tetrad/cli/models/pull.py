@@ -8,6 +8,7 @@ from typing import Any
 
 from tetrad.cli.models.options import add_device, add_revision
 from tetrad.cli.options import new_parser
+from tetrad.cli.termination import exit_at_sigterm
 from tetrad.services.hub.model_files import existing_path, resolve_model
 from tetrad.worker_svc.checkpoint.model_config import read_model_config
 from tetrad.worker_svc.checkpoint.shards import weight_files
@@ -33,8 +34,9 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--trust-remote-code", action="store_true", help=trust)
     options = parser.parse_args(arguments)
     check = partial(check_model, device=options.device, trusts_code=options.trust_remote_code)
-    for name in options.models:
-        print(_pull(name, options.revision, check))
+    with exit_at_sigterm():
+        for name in options.models:
+            print(_pull(name, options.revision, check))
     return 0
 
 

@@ -1,5 +1,9 @@
 """Quantized checkpoints on the CPU device: products equal those of the dequantized weights, which stay in few bits."""
 
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -24,14 +28,15 @@ def test_a_format_is_what_it_is_dequantized(name, tmp_path, make_driver):
     """In float32 on both kinds of kernels, and on quantized weights as near as rounded activations are."""
     new, add = FORMATS[name]
     quantized, floats = write_model(tmp_path, new(), add)
-    expected = logprobs(loaded(floats, "torch"), make_driver)
+    plain = loaded(floats, "torch")
+    expected = logprobs(plain, make_driver)
 
     model = loaded(quantized, "native")
 
     assert np.abs(logprobs(model, make_driver) - expected).mean() < 0.06 * expected.std()
     np.testing.assert_allclose(logprobs(loaded(quantized, "native", dtype="float32"), make_driver), expected, atol=1e-4)
     np.testing.assert_allclose(logprobs(loaded(quantized, "torch"), make_driver), expected, atol=1e-4)
-    assert model.info.num_parameters == loaded(floats, "torch").info.num_parameters
+    assert model.info.num_parameters == plain.info.num_parameters
     bits = next((bits for part, bits in BITS.items() if part in name), 4)
     others = 4 * (model.info.num_parameters - NUM_QUANTIZED)
     assert model.info.weights_size_bytes - others < NUM_QUANTIZED * (bits / 8 + 8 / 32)
@@ -78,6 +83,16 @@ def test_another_quantization_than_its_own_is_refused(tmp_path):
 NAME = "model.layers.1.mlp.up_proj"
 
 
+@cache
+def whole(form: str) -> Checkpoint:
+    """Return the matrices of a model, quantized."""
+    new, add = FORMATS[form]
+    checkpoint = new()
+    for layer, (name, sizes) in product(range(2), MATRICES.items()):
+        add(checkpoint, f"model.layers.{layer}.{name}", *sizes)
+    return checkpoint
+
+
 @pytest.mark.parametrize(
     ("form", "part", "tensor", "said"),
     [
@@ -108,15 +123,10 @@ NAME = "model.layers.1.mlp.up_proj"
     ids=str,
 )
 def test_tensors_that_contradict_each_other_are_one_line(form, part, tensor, said, tmp_path):
-    checkpoint, add = FORMATS[form][0](), FORMATS[form][1]
-
-    def add_broken(its: Checkpoint, name: str, rows: int, columns: int) -> None:
-        add(its, name, rows, columns)
-        if name == NAME:
-            del its.tensors[f"{name}.{part}"]
-            its.tensors |= {} if tensor is None else {f"{name}.{part}": tensor}
-
-    quantized, _ = write_model(tmp_path, checkpoint, add_broken)
+    checkpoint = replace(whole(form), tensors=dict(whole(form).tensors))
+    del checkpoint.tensors[f"{NAME}.{part}"]
+    checkpoint.tensors |= {} if tensor is None else {f"{NAME}.{part}": tensor}
+    quantized, _ = write_model(tmp_path, checkpoint, lambda *_: None)
 
     with pytest.raises(ModelError, match=said) as caught:
         loaded(quantized, "native")

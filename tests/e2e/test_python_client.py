@@ -9,23 +9,12 @@ import zipfile
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
-import pytest
 
 from tests.documents import ROOT, Page
-from tests.e2e.conftest import ONE_TOKENIZER, Server
 from tetrad.v1 import inference_pb2, inference_pb2_grpc
 
 CLIENT = ROOT / "clients/python"
 PAGE = Page.of("docs/clients.md")
-
-
-@pytest.fixture(scope="module")
-def sim(tmp_path_factory):
-    server = Server(tmp_path_factory.mktemp("sim") / "log", "--device", "sim", *ONE_TOKENIZER)
-    try:
-        yield server.wait_ready()
-    finally:
-        server.stop()
 
 
 def run(source: str) -> str:
@@ -36,34 +25,34 @@ def run(source: str) -> str:
     return ran.stdout
 
 
-def test_the_program_of_the_page_streams_and_tells_what_is_wrong(sim):
-    said = run(PAGE.block("CallFailed", language="python").replace("127.0.0.1:50050", sim.grpc_target))
+def test_the_program_of_the_page_streams_and_tells_what_is_wrong(sim_server):
+    said = run(PAGE.block("CallFailed", language="python").replace("127.0.0.1:50050", sim_server.grpc_target))
 
     assert len(said) > 32
     assert said.endswith("-1.0. StatusCode.INVALID_ARGUMENT INVALID_ARGUMENT temperature None\n")
 
 
-def test_a_server_tells_its_contract(sim):
-    said = run(PAGE.block("reflection", language="python").replace("127.0.0.1:50050", sim.grpc_target))
+def test_a_server_tells_its_contract(sim_server):
+    said = run(PAGE.block("reflection", language="python").replace("127.0.0.1:50050", sim_server.grpc_target))
 
     assert {"tetrad.v1.InferenceService", "grpc.health.v1.Health"} <= set(ast.literal_eval(said))
 
 
-def test_leaving_a_loop_ends_the_request(sim):
+def test_leaving_a_loop_ends_the_request(sim_server):
     run(f"""
 from tetrad_client import Client
-with Client({sim.grpc_target!r}) as client:
+with Client({sim_server.grpc_target!r}) as client:
     for delta in client.generate([1, 2, 3], max_tokens=8000, ignore_eos=True):
         break
 """)
 
-    sim.wait_idle(10)
+    sim_server.wait_idle(10)
 
 
-def test_all_outputs_stop_strings_and_models(sim):
+def test_all_outputs_stop_strings_and_models(sim_server):
     said = run(f"""
 from tetrad_client import Client
-with Client({sim.grpc_target!r}) as client:
+with Client({sim_server.grpc_target!r}) as client:
     deltas = list(client.generate("x", n=2, max_tokens=5, text_options={{"stop": ["never"]}}))
     print(sorted({{delta.index for delta in deltas}}), sum(len(delta.token_ids) for delta in deltas), client.list_models())
 """)
@@ -71,10 +60,10 @@ with Client({sim.grpc_target!r}) as client:
     assert said == "[0, 1] 10 ['smollm2-135m-instruct']\n"
 
 
-def test_a_conversation_takes_text_options(sim):
+def test_a_conversation_takes_text_options(sim_server):
     said = run(f"""
 from tetrad_client import Client
-with Client({sim.grpc_target!r}) as client:
+with Client({sim_server.grpc_target!r}) as client:
     messages = [{{"role": "user", "content": "x"}}]
     deltas = list(client.chat(messages, max_tokens=5, ignore_eos=True, text_options={{"detokenize": False}}))
     print(sum(len(delta.token_ids) for delta in deltas), repr("".join(delta.content for delta in deltas)))
