@@ -43,20 +43,30 @@ def check_values(values: Mapping[str, Any]) -> None:
     if values["speculative_config"] is not None:
         read_speculative_config(values["speculative_config"])
     _check_generation_config(values["generation_config"])
-    if values["language_model_only"] and values["limit_mm_per_prompt"]:
-        text = "language_model_only refuses all images: leave limit_mm_per_prompt out."
-        raise InvalidRequest(text, field="limit_mm_per_prompt")
-    if values["language_model_only"] and values["enable_mm_embeds"]:
-        text = (
-            "enable_mm_embeds needs the model that reads media, which language_model_only leaves out: set limits of 0 instead."
-        )
-        raise InvalidRequest(text, field="enable_mm_embeds")
+    _check_media(values)
     if (cache := values["mm_processor_cache_gb"]) is not None and not 0 <= cache < math.inf:
         text = f"mm_processor_cache_gb must be a number of GiB, 0 or more, got {cache!r}."
         raise InvalidRequest(text, field="mm_processor_cache_gb")
     for name, most in _MOST.items():
         _check_count(name, values[name], most)
     _check_count("num_prefill_engines", values["num_prefill_engines"], _MOST["data_parallel_size"], least=0)
+
+
+def _check_media(values: Mapping[str, Any]) -> None:
+    """Refuse arguments of media beside language_model_only, with which they would have no effect."""
+    if not values["language_model_only"]:
+        return
+    if values["limit_mm_per_prompt"]:
+        text = "language_model_only refuses all images: leave limit_mm_per_prompt out."
+        raise InvalidRequest(text, field="limit_mm_per_prompt")
+    if values["default_mm_loras"]:
+        text = "language_model_only refuses all images, audio and videos: leave default_mm_loras out."
+        raise InvalidRequest(text, field="default_mm_loras")
+    if values["enable_mm_embeds"]:
+        text = (
+            "enable_mm_embeds needs the model that reads media, which language_model_only leaves out: set limits of 0 instead."
+        )
+        raise InvalidRequest(text, field="enable_mm_embeds")
 
 
 def _check_text(name: str, value: object) -> None:

@@ -45,7 +45,8 @@ class StackSettings:
             model's frontend settings only those that differ between models apply: names, parsers, sampling defaults, adapters.
 
     Raises:
-        InvalidRequest: two models have the same name, or several frontends cannot share what the settings ask for.
+        InvalidRequest: two models have the same name, a setting needs another one, or several frontends cannot share what the
+            settings ask for.
     """
 
     tokenizer: TokenizerSettings
@@ -81,11 +82,13 @@ class StackSettings:
         return (self, *self.further)
 
     def __post_init__(self) -> None:
-        """Check the names of the models, and the settings that several frontends must share."""
+        """Check the names of the models, settings that need others, and those that several frontends must share."""
         owners = [name for model in self.models for name in model.frontend.names]
         if twice := next((name for name in owners if owners.count(name) > 1), None):
             raise InvalidRequest(f"Two models have the name {twice!r}; each needs names of its own.", field="also")
         self._check_prefill_engines()
+        if self.frontend.default_mm_loras and not self.engine_core.enable_lora:
+            raise InvalidRequest("default_mm_loras needs --enable-lora.", field="default_mm_loras")
         count, most = self.api_server_count, MAX_API_SERVERS
         if not 1 <= count <= most:
             raise InvalidRequest(f"api_server_count must be between 1 and {most}, got {count}.", field="api_server_count")

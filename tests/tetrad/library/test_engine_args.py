@@ -373,6 +373,7 @@ def test_a_model_of_texts_alone_takes_no_images(model):
         ({"limit_mm_per_prompt": 4}, "limit_mm_per_prompt must be dict, got 4"),
         ({"limit_mm_per_prompt": {"image": 4}, "language_model_only": True}, "leave limit_mm_per_prompt out"),
         ({"enable_mm_embeds": True, "language_model_only": True}, "which language_model_only leaves out"),
+        ({"default_mm_loras": {"image": "/a"}, "language_model_only": True}, "leave default_mm_loras out"),
         ({"allowed_media_domains": 4}, "allowed_media_domains must be a list of host names, got 4"),
         ({"mm_processor_kwargs": "x"}, "mm_processor_kwargs must be dict, got 'x'"),
         ({"mm_processor_cache_gb": -1}, "mm_processor_cache_gb must be a number of GiB, 0 or more, got -1"),

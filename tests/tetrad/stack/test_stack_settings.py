@@ -22,3 +22,8 @@ def test_what_several_frontends_cannot_share_is_refused(smollm2, count, fields, 
 
     with pytest.raises(InvalidRequest, match=words):
         replace(settings, api_server_count=count)
+
+
+def test_adapters_of_media_need_lora_before_anything_starts(smollm2):
+    with pytest.raises(InvalidRequest, match="default_mm_loras needs --enable-lora"):
+        EngineArgs(model=str(smollm2), device="sim", default_mm_loras={"image": "/adapter"}).stack_settings()
