@@ -90,7 +90,7 @@ class SpeechReference:
 
     def no_speech(self, features: torch.Tensor, language: str) -> float:
         """Return the probability that nobody speaks, by the logits behind the start token."""
-        logits = self._logits(features, self.prompt(language, last=()))[0, 0]
+        logits = self._logits(self._encoded(features), self.prompt(language, last=()))[0, 0]
         return logits.softmax(-1)[self.ids("<|nospeech|>")[0]].item()
 
     def text(self, token_ids: list[int]) -> str:
