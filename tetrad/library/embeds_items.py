@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tetrad.frontend.media.items import IMAGE, VIDEO, MediaSource
-from tetrad.services.errors import InvalidRequest
+from tetrad.services.errors import InvalidRequest, one_line
 
 _FIELD = "multi_modal_data"
 _ITEM, _ITEMS = 2, 3
@@ -18,12 +18,15 @@ _ITEM, _ITEMS = 2, 3
 
 
 def is_embeds(modality: str, items: Any) -> bool:
-    """Return whether the items of a modality are embeddings, by vLLM's rule: not arrays of pixels, nor of samples."""
+    """Return whether the items of a modality are embeddings, by vLLM's rule: not arrays of pixels, nor of samples.
+
+    A tuple is none: torchaudio gives audio as a tensor [channels, samples] and its rate.
+    """
     if isinstance(items, Mapping):
         return True
     if _is_tensor(items):
         return items.ndim == _ITEMS or (modality == IMAGE and items.ndim == _ITEM)
-    return isinstance(items, list | tuple) and bool(items) and _is_tensor(items[0]) and items[0].ndim == _ITEM
+    return isinstance(items, list) and bool(items) and _is_tensor(items[0]) and items[0].ndim == _ITEM
 
 
 def embeds_items(modality: str, items: Any, where: str) -> list[MediaSource]:
@@ -90,7 +93,10 @@ def _saved(value: Any, where: str) -> bytes:
         raise InvalidRequest(f"{where} must hold tensors, got {type(value).__name__}.", field=_FIELD)
     file = io.BytesIO()
     # The package of the tensor, which this one does not need otherwise. A copy: the file of a part would hold the whole tensor.
-    sys.modules["torch"].save(value.detach().cpu().contiguous().clone(), file)
+    try:
+        sys.modules["torch"].save(value.detach().cpu().contiguous().clone(), file)
+    except RuntimeError as error:  # of a tensor that is sparse, or has no values
+        raise InvalidRequest(f"{where} has a tensor that cannot be saved: {one_line(error)}", field=_FIELD) from error
     return file.getvalue()
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from tetrad.frontend.media.items import MediaSource
+from tetrad.frontend.media.uuids import checked_uuid
 from tetrad.frontend.request.encoder_decoder import has_two_parts, joined
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.library.arguments import Conversation
@@ -128,6 +129,8 @@ def _embedded_modality(part: object) -> str | None:
     if not isinstance(part, Mapping):
         return None
     for modality in _READERS:
+        if part.get("type") not in (f"{modality}_embeds", None):
+            continue
         given = part.get(f"{modality}_embeds")
         values = given.values() if isinstance(given, Mapping) else [given]
         if any(hasattr(value, "detach") for value in values):
@@ -147,7 +150,7 @@ def _file_part(part: Mapping[str, Any]) -> dict[str, Any]:
         items = embeds_items(modality, part[key], key)
         if len(items) != 1:
             raise InvalidRequest(f"{key} has {len(items)} items; a part has one.", field=key)
-        return {"type": modality, modality: replace(items[0], uuid=part.get("uuid") or "")}
+        return {"type": modality, modality: replace(items[0], uuid=checked_uuid(f"{key}.uuid", part.get("uuid")))}
     image, uuid = part["image_pil"], part.get("uuid")
     if image is None and uuid is not None:  # an image that the server has seen
         return {"type": "image_url", "image_url": None, "uuid": uuid}

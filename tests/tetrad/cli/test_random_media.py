@@ -88,6 +88,8 @@ def test_messages_have_one_image_unless_they_have_audio(options, numbers):
         ("{(2, 2, 1): -1}", "has the weight -1"),
         ("{(2, 2, 1): 'a'}", "has the weight 'a'"),
         ("{(2, 2, 1): 0}", "has no weight above 0"),
+        ("{(2, 2, 1): 1e308, (3, 3, 1): 1e308}", "has weights whose sum is not finite"),
+        ("{[1]: 1}", "must be like"),
         ("__import__('os')", "must be like"),
     ],
 )
@@ -102,9 +104,14 @@ def test_other_buckets_are_refused(text, reason):
         (("--bucket-config", "{(2, 2, 1): 1}", "--image-size", "4x4"), "leave --image-size out"),
         (("--num-images", "0"), "needs --num-images or --num-audios above 0"),
         (("--num-audios", "1", "--audio-seconds", "0"), "--audio-seconds must be more than 0"),
+        (("--num-audios", "1", "--audio-seconds", "1e12"), "--audio-seconds must be at most 3600, got 1e[+]12"),
+        (("--audio-seconds", "3"), "--audio-seconds needs --num-audios above 0"),
+        (("--num-audios", "1", "--image-size", "4x4"), "--image-size needs --num-images above 0"),
+        (("--num-audios", "1", "--bucket-config", "{(2, 2, 1): 1}"), "--bucket-config needs --num-images above 0"),
+        (("--items-limit", '{"image": 0}'), "--items-limit allows none of the images and videos"),
     ],
 )
-def test_options_that_exclude_each_other_are_refused(options, reason):
+def test_options_without_effect_or_media_are_refused(options, reason):
     with pytest.raises(InvalidRequest, match=reason):
         dataset_of(*options)
 

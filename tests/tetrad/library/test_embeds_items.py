@@ -52,6 +52,8 @@ async def test_the_file_of_an_item_has_its_own_values_alone():
     [
         ({"image_embeds": [1.0]}, r"multi_modal_data\['image'\] must hold tensors, got float"),
         ({"image_embeds": 1.0}, "must be a tensor or a list of tensors, got float"),
+        (torch.zeros(1, 3, 8).to_sparse(), "has a tensor that cannot be saved"),
+        (torch.zeros(1, 3, 8, device="meta"), "has a tensor that cannot be saved"),
         ({"pixels": torch.zeros(3, 8)}, "has no image_embeds; it has pixels"),
         ({"image_embeds": torch.zeros(3, 1, 8), "image_grid_thw": GRID}, "3 items of image_embeds and 2 of image_grid_thw"),
     ],
@@ -70,3 +72,23 @@ async def test_parts_of_messages_may_have_tensors():
 
     [made] = message["content"]
     assert (made["type"], made["image"].uuid, made["image"].is_embeds) == ("image", "mine", True)
+
+
+async def test_the_name_of_tensors_in_a_message_is_checked():
+    part = {"type": "image_embeds", "image_embeds": torch.zeros(3, 8), "uuid": 5}
+
+    with pytest.raises(InvalidRequest, match=r"image_embeds\.uuid must"):
+        await messages_with_files([{"role": "user", "content": [part]}])
+
+
+async def test_a_text_stays_a_text_beside_tensors():
+    conversation = [{"role": "user", "content": [{"type": "text", "text": "a", "image_embeds": torch.zeros(3, 8)}]}]
+
+    assert await messages_with_files(conversation) is conversation
+
+
+async def test_samples_of_channels_and_their_rate_are_audio():
+    prompt = await with_files({"prompt": "<audio>", "multi_modal_data": {"audio": (torch.zeros(2, 100), 16_000)}})
+
+    [item] = normalize_prompt(prompt).media
+    assert not getattr(item, "is_embeds", False)

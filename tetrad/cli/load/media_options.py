@@ -10,6 +10,7 @@ from tetrad.cli.load.random_media import MOST_OF_A_KIND, MOST_PIXELS, Bucket, Ra
 from tetrad.services.errors import InvalidRequest
 
 _IMAGE_SIZE = (256, 256)
+_AUDIO_SECONDS, _MOST_AUDIO_SECONDS = 5.0, 3600.0
 _SHOWN = json.dumps(dict(MOST_OF_A_KIND))
 OF_MEDIA: Mapping[str, Any] = {
     "num_images": None,
@@ -18,7 +19,7 @@ OF_MEDIA: Mapping[str, Any] = {
     "items_range_ratio": 0.0,
     "items_limit": MOST_OF_A_KIND,
     "num_audios": 0,
-    "audio_seconds": 5.0,
+    "audio_seconds": None,
 }
 """Option of this dataset -> its value if it is unset."""
 
@@ -46,32 +47,56 @@ def add_media_options(group: Any) -> None:
     )
     text = "Number of audios of each message of random-mm. Unset: 0."
     group.add_argument("--num-audios", type=_natural, default=None, metavar="N", help=text)
-    text = "Length of each audio of random-mm, in seconds. Unset: 5."
+    text = "Length of each audio of random-mm, in seconds, at most 3600. Unset: 5."
     group.add_argument("--audio-seconds", type=float, default=None, metavar="X", help=text)
 
 
 def check_media_options(options: argparse.Namespace) -> None:
-    """Raise InvalidRequest if the options of random-mm exclude each other, or ask for no media."""
+    """Raise InvalidRequest if options of random-mm exclude each other, have no effect, or ask for no media."""
+    if options.dataset_name != "random-mm":
+        return
     if options.bucket_config and options.image_size:
         text = "--bucket-config has the sizes of all items: leave --image-size out."
         raise InvalidRequest(text, field="image_size")
-    if options.dataset_name == "random-mm" and options.num_images == 0 and not options.num_audios:
+    has_images = _num_items(options) > 0
+    if not has_images and not options.num_audios:
         raise InvalidRequest("random-mm needs --num-images or --num-audios above 0.", field="num_images")
+    for name in ("image_size", "bucket_config"):
+        if getattr(options, name) and not has_images:
+            raise InvalidRequest(f"--{name.replace('_', '-')} needs --num-images above 0.", field=name)
+    if not options.num_audios and not any(options.items_limit[each.modality] for each in _buckets_of(options)):
+        raise InvalidRequest("--items-limit allows none of the images and videos of random-mm.", field="items_limit")
+    if options.audio_seconds is None:
+        return
+    if not options.num_audios:
+        raise InvalidRequest("--audio-seconds needs --num-audios above 0.", field="audio_seconds")
+    if options.audio_seconds > _MOST_AUDIO_SECONDS:
+        text = f"--audio-seconds must be at most {_MOST_AUDIO_SECONDS:g}, got {options.audio_seconds:g}."
+        raise InvalidRequest(text, field="audio_seconds")
 
 
 def media_dataset(options: argparse.Namespace) -> RandomMedia:
     """Return the dataset of parsed options."""
-    width, height = options.image_size or _IMAGE_SIZE
     return RandomMedia(
-        options.bucket_config or (Bucket(height, width),),
+        _buckets_of(options),
         options.input_len,
         options.output_len,
-        num_items=options.num_images if options.num_images is not None else 0 if options.num_audios else 1,
+        num_items=_num_items(options),
         range_ratio=options.items_range_ratio,
         limits=options.items_limit,
         num_audios=options.num_audios,
-        audio_seconds=options.audio_seconds,
+        audio_seconds=_AUDIO_SECONDS if options.audio_seconds is None else options.audio_seconds,
     )
+
+
+def _num_items(options: argparse.Namespace) -> int:
+    """Return the number of images and videos of a message."""
+    return options.num_images if options.num_images is not None else 0 if options.num_audios else 1
+
+
+def _buckets_of(options: argparse.Namespace) -> tuple[Bucket, ...]:
+    width, height = options.image_size or _IMAGE_SIZE
+    return options.bucket_config or (Bucket(height, width),)
 
 
 def _natural(text: str) -> int:

@@ -105,7 +105,7 @@ def buckets_of(text: str) -> tuple[Bucket, ...]:
     """Return the kinds of a text such as "{(256, 256, 1): 0.5, (720, 1280, 16): 0.5}"; ValueError for another form."""
     try:
         given = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         given = None
     if not isinstance(given, dict) or not given:
         raise ValueError(
@@ -115,6 +115,8 @@ def buckets_of(text: str) -> tuple[Bucket, ...]:
     # As in vLLM, a kind of weight 0 is none.
     if not any(each.weight for each in found):
         raise ValueError(f"{text[:80]!r} has no weight above 0")
+    if not math.isfinite(sum(each.weight for each in found)):
+        raise ValueError(f"{text[:80]!r} has weights whose sum is not finite")
     return tuple(each for each in found if each.weight)
 
 
