@@ -12,7 +12,7 @@ from tetrad.frontend.api.grpc.call_limits import CallLimits
 from tetrad.frontend.api.grpc.servicer import public_services
 from tetrad.frontend.api.grpc.slow_calls import EndSlowCalls
 from tetrad.frontend.api.http.app import create_app
-from tetrad.frontend.api.http.responses.sqlite_store import check_store
+from tetrad.frontend.api.http.responses.database import check_store
 from tetrad.frontend.api.http.server.open_files import raise_open_files_limit
 from tetrad.frontend.api.http.server.server import HttpServer
 from tetrad.frontend.api.http.server.timed_connection import ConnectionLimits

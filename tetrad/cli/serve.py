@@ -15,7 +15,7 @@ from tetrad.cli.service_manager import ServiceManager
 from tetrad.cli.startup import StartProgress, compile_kernels, free_port, starting_line, too_slow
 from tetrad.cli.termination import exit_at_sigterm
 from tetrad.frontend.access.guard import Guard
-from tetrad.frontend.api.http.responses.sqlite_store import check_store
+from tetrad.frontend.api.http.responses.database import check_store
 from tetrad.services.errors import InvalidRequest, TetradError
 from tetrad.services.log import configure_command_logging
 from tetrad.services.settings import refuse_unknown_variables

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tetrad.frontend.api.http.responses.database import MEMORY, ResponseDatabase
+from tetrad.frontend.api.http.responses.database import ResponseDatabase
 from tetrad.frontend.api.http.responses.encoding import pieces_of
 from tetrad.frontend.api.http.responses.store import (
     UNFINISHED,
@@ -230,15 +230,6 @@ def open_store(place: str, *, max_count: int, max_bytes: int, max_age_s: float) 
         return NoStore()
     path = place or str(CacheSettings().directory() / _FILE)
     return SqliteStore(path, max_count=max_count, max_bytes=max_bytes, max_age_s=max_age_s)
-
-
-def check_store(place: str) -> None:
-    """Raise InvalidRequest if `responses_store` names a file that cannot be used. Blocks (disk).
-
-    The default file is not checked: a server whose home directory is read-only may serve everything else.
-    """
-    if place not in ("", "none", MEMORY):
-        ResponseDatabase(place, lambda _: None).check()
 
 
 def _found(stored: StoredResponse | None, response_id: str) -> StoredResponse:

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from tests.frontend.api.http.responses.stored_responses import item, kept, stored
-from tetrad.frontend.api.http.responses.database import MEMORY
-from tetrad.frontend.api.http.responses.sqlite_store import SqliteStore, check_store, open_store
+from tetrad.frontend.api.http.responses.database import MEMORY, check_store
+from tetrad.frontend.api.http.responses.sqlite_store import SqliteStore, open_store
 from tetrad.frontend.api.http.responses.store import NoStore, StoredResponse, history_of
 from tetrad.services.errors import InvalidRequest, NotFound, Unavailable
 
