@@ -130,6 +130,8 @@ _INFO_SCHEMA = obj(
         modalities=field("array", "The media that its workers read, such as images; empty: text only.", items=_MODALITY),
         kv_role=one_of_type("What it does with KV blocks of prompts for others.", "none producer consumer both"),
         pooling=_POOLING,
+        is_encoder_decoder=field("boolean", "Whether an encoder reads audio that a decoder attends to."),
+        supports_transcription=field("boolean", "Whether it writes the text of recordings."),
     )
     | {"description": "What the first engine core says of itself."},
     tokenizer=obj(

@@ -216,6 +216,15 @@ def _is_lock(error: Exception) -> bool:
     return isinstance(error, BlockingIOError)
 
 
+def check_store(place: str) -> None:
+    """Raise InvalidRequest if `responses_store` names a file that cannot be used. Blocks (disk).
+
+    The default file is not checked: a server whose home directory is read-only may serve everything else.
+    """
+    if place not in ("", "none", MEMORY):
+        ResponseDatabase(place, lambda _: None).check()
+
+
 def _may_pass(error: sqlite3.Error | OSError) -> bool:
     if isinstance(error, sqlite3.Error):
         return _kind(error) in _PASSING

@@ -316,7 +316,10 @@ def requests_of(api, path):
 OF_RECORDINGS = {"POST /v1/audio/transcriptions", "POST /v1/audio/translations"}
 """Tested in test_speech_answers.py."""
 
-BEFORE = {"POST /stop_profile": "/start_profile"}
+BEFORE = {
+    "POST /stop_profile": ["POST /start_profile"],
+    "POST /finish_weight_update": ["POST /start_weight_update", "POST /update_weights"],
+}
 """What must be asked first."""
 
 
@@ -325,8 +328,9 @@ async def test_what_is_told_is_as_documented(http, api, operation):
     method, path = operation.lower().split(" ")
     url, body = PLAIN[operation]
 
-    if operation in BEFORE:
-        await http.post(BEFORE[operation])
+    for earlier in BEFORE.get(operation, ()):
+        earlier_url, earlier_body = PLAIN[earlier]
+        await http.post(earlier_url, json=earlier_body)
 
     answer = await http.request(method, url, json=body)
 

@@ -30,7 +30,9 @@ class Disk:
                 super().execute(f"PRAGMA max_page_count = {1 if disk.is_full else 1 << 30}")
                 return super().execute(sql, *parameters)
 
-        return sqlite3.connect(*args, **options, factory=Connection)
+        connection = sqlite3.connect(*args, **options, factory=Connection)
+        sqlite3.Connection.execute(connection, "PRAGMA page_size = 512")  # less than a response: it needs further pages
+        return connection
 
 
 class FaultyStore:
