@@ -180,15 +180,6 @@ class ResponseDatabase:
         return f"The store of responses at {self._path} cannot be used: {reason}. Its operator has to make it writable."
 
 
-def check_store(place: str) -> None:
-    """Raise InvalidRequest if `responses_store` names a file that cannot be used. Blocks (disk).
-
-    The default file is not checked: a server whose home directory is read-only may serve everything else.
-    """
-    if place not in ("", "none", MEMORY):
-        ResponseDatabase(place, lambda _: None).check()
-
-
 class _Wait:
     """Measures the wait for a lock."""
 
