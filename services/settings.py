@@ -117,7 +117,9 @@ class Settings(BaseSettings):
         """Order the sources: arguments and flags, then the environment, then the file."""
         sources: tuple[PydanticBaseSettingsSource, ...] = (init_settings,)
         prefix = _prefix_of(settings_cls)
-        if any(name.upper().startswith(prefix) for name in os.environ):  # the source tries each setting, which takes 1 ms
+        has_other_names = any(field.validation_alias is not None for field in settings_cls.model_fields.values())
+        # The source tries each setting, which takes 1 ms.
+        if has_other_names or any(name.upper().startswith(prefix) for name in os.environ):
             sources += (env_settings,)
         if cls._config_file is not None:
             sources += (YamlConfigSettingsSource(settings_cls, yaml_file=cls._config_file),)
