@@ -126,7 +126,7 @@ class Video:
             self.tensors = {"pixel_values": pixels[None] if kind == "smolvlm" else pixels}
             with torch.no_grad():
                 rows = model.get_image_features(**self.tensors).pooler_output
-            self.num_embeds = rows.shape[0] * rows.shape[1]
+            self.num_embeds = sum(map(len, rows))  # of each frame [N, hidden]
         self.times = len(frames)
 
 

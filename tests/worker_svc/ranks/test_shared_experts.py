@@ -57,7 +57,7 @@ class Engine(Rank):
         return self.worker.cache.ready_runner()._kv_cache
 
     def close(self) -> None:
-        self.worker.leave_group()
+        self.worker.part.leave()
         self.compute.close()
 
 
@@ -229,7 +229,7 @@ def open_groups(directory: Path, model: Path, shape: tuple[int, int]) -> Iterato
     finally:
         for group in groups:
             for rank in group.ranks:
-                rank.worker.leave_group()
+                rank.worker.part.leave()
             group.close()
 
 
@@ -259,7 +259,7 @@ def test_a_member_that_loses_a_worker_of_another_engine_is_no_crash_of_its_own_e
         groups[0].each(lambda worker: worker.cache.ready_runner().forget_all())
         leader, member = (rank.worker for rank in groups[0].ranks)
         monkeypatch.setattr(member._device._exchange.links[1], "_connect_timeout_s", 0.1)
-        groups[1].ranks[1].worker.leave_group()
+        groups[1].ranks[1].worker.part.leave()
 
         with pytest.raises(RankLost) as lost:
             answers(Driver(groups[0], drivers[0].layout))
