@@ -1,10 +1,10 @@
-"""StepBudget: what one plan may still use: tokens, bytes of messages, rows.
+"""StepBudget: limits one plan of the scheduler: its tokens, the bytes of its messages, its rows.
 
 Made and used by the scheduler, for one plan. Tokens have two limits: all tokens of the step, and those of prompts, which may
 be fewer to protect the requests that decode beside them (prefill_throttle.py). Bytes are those of the plan and of its result
 (core/message_sizes.py). Each of their limits admits the first request whatever its size, since admission has refused requests
 that fit no message; so every request is planned when it is the first in order. Rows have a limit only if the model's layers
-are on several stages of a pipeline (stage_filling.py).
+are on several stages of a pipeline (stage_filling.py); NoStages stands for a single stage.
 """
 
 from collections.abc import Iterable

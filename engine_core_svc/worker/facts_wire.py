@@ -1,4 +1,4 @@
-"""Wire of facts: what the engine core reads from a worker's descriptions of itself and of its model."""
+"""Decodes the messages in which a worker describes itself and its model."""
 
 from tetrad.engine_core_svc.core.media import Modality
 from tetrad.engine_core_svc.core.pooling import PoolingFacts

@@ -1,4 +1,4 @@
-"""Speech catalogue: the requests of the load on a model that writes what is said, as a pure function of a seed.
+"""Speech catalogue: makes the requests of a chaos run to Whisper, which transcribes recordings, from a seed.
 
 Recordings come from a small pool: requests hit the prefix cache, and the tokenizer's and the worker's caches of media. Knows
 the fields of /v1/audio, nothing of connections.

@@ -1,4 +1,4 @@
-"""Draws random requests to a model that writes what is said: recordings for both APIs, and library calls with audio."""
+"""Draws random requests to Whisper: recordings over HTTP and gRPC, and calls of the library with audio."""
 
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping

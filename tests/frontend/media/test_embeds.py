@@ -1,4 +1,4 @@
-"""Embeddings of media in parts of messages and in prompts: their forms, their files, and what is refused."""
+"""Embeddings in place of images and audio, in messages and prompts: the forms that are read, and those that are refused."""
 
 import base64
 

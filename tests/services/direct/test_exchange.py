@@ -1,4 +1,4 @@
-"""Exchange: what a client reads of a call that its server cuts."""
+"""A client over the direct carrier gets the answers that were sent before the server ended the call."""
 
 import grpc
 import pytest

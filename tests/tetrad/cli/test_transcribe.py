@@ -1,4 +1,4 @@
-"""`tetrad transcribe`: the form that it sends, and what it prints of each answer."""
+"""`tetrad transcribe` sends a recording as a form, and prints the text of the answer."""
 
 import io
 import json

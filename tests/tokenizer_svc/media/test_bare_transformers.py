@@ -1,4 +1,4 @@
-"""Media processes import what they need of transformers, without its lists of models and of packages."""
+"""Media processes import single modules of transformers; the rest of the package is not loaded."""
 
 import subprocess
 import sys

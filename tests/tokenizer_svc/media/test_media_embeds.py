@@ -1,4 +1,4 @@
-"""Embeddings of images in place of files, over gRPC: placeholders, what reaches the worker, and what is refused."""
+"""The tokenizer's gRPC API takes embeddings of images in place of files, and refuses those of other shapes."""
 
 import io
 from typing import Any

@@ -1,4 +1,4 @@
-"""Requests to a model that transcribes for what it does not do: each is refused before it reaches an engine core."""
+"""A model that transcribes refuses chats, completions and pooling, before a request reaches an engine core."""
 
 import pytest
 
