@@ -101,7 +101,11 @@ def _convert(path: Path) -> RustTokenizer:
     except Exception as error:  # transformers raises any error of its converters
         reason = one_line(error)
         raise ModelError(f"{path} has no tokenizer.json, and none can be made of it: {reason}.", field="model") from error
-    return RustTokenizer.from_str(backend.to_str())
+    rust = RustTokenizer.from_str(backend.to_str())
+    # Without files, transformers returns a tokenizer that has special tokens alone.
+    if len(rust.get_added_tokens_decoder()) >= rust.get_vocab_size(with_added_tokens=True):
+        raise ModelError(f"{path} has no tokenizer.json, and no other file with a vocabulary.", field="model")
+    return rust
 
 
 def _special_tokens(tokenizer_config: Mapping[str, Any]) -> SpecialTokens:

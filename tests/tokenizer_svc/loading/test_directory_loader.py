@@ -144,6 +144,14 @@ def test_truncation_in_the_file_does_not_shorten_texts(directory: Path) -> None:
     assert len(load_tokenizer(str(directory)).encode("one two three four")) == 4
 
 
+@pytest.mark.parametrize("model_type", ["mamba2", "llama"])
+def test_a_directory_without_a_vocabulary_is_refused(tmp_path: Path, model_type: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, "vocab_size": 320}))
+
+    with pytest.raises(ModelError, match=r"has no tokenizer\.json"):
+        load_tokenizer(str(tmp_path))
+
+
 def test_a_tokenizer_of_its_own_can_be_named(smollm2: Path, saved: Path) -> None:
     tokenizer = load_tokenizer(str(smollm2), str(saved))
 
